@@ -1,0 +1,28 @@
+// Small pieces around attention: heads, ALiBi's slopes, rollout.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "qkv/view.h"
+
+namespace qkv {
+
+/// {B, L, heads * d} seen as {B, heads, L, d}, without a copy; the last axis must be contiguous in steps of its stride.
+/// Throws ShapeError where heads does not divide the width.
+QKV_EXPORT View<const void> split_heads(View<const void> x, int64_t heads);
+QKV_EXPORT View<void> split_heads(View<void> x, int64_t heads);
+
+/// Writes x {B, H, L, d} into y {B, L, H * d}: y[b, l, h * d + e] = x[b, h, l, e]. A reshape without this transposition is
+/// the fault that scrambles heads. Same types. Throws ShapeError, DtypeError.
+QKV_EXPORT void merge_heads(View<const void> x, View<void> y);
+
+/// ALiBi's slopes of `heads` heads: 2^(-8k/n), k = 1..n, for n a power of two; for others those of the next smaller power,
+/// then every other one of twice that power. Press, Smith, Lewis 2022. Throws OptionError below 1.
+QKV_EXPORT std::vector<float> alibi_slopes(int heads);
+
+/// Attention rollout: layers {n, L, L} from input to output, heads already fused. Each a = (A + I) / 2 with every ROW
+/// divided by its sum; out {L, L} = a_last ... a_first, rows sum to 1. float32 or float64 alike. Abnar, Zuidema 2020.
+/// Throws ShapeError, DtypeError.
+QKV_EXPORT void rollout(View<const void> layers, View<void> out);
+
+}  // namespace qkv
