@@ -1,0 +1,7 @@
+#include "qkv/version.h"
+
+namespace qkv {
+
+const char* version() { return QKV_VERSION_STRING; }
+
+}  // namespace qkv
