@@ -1,10 +1,4 @@
 # qkv_options: how every file of this project is compiled, but for those that stand for a user's code.
-foreach(needed hwy::hwy PkgConfig::libzip)
-  if(NOT TARGET ${needed})
-    message(FATAL_ERROR "qkv: ${needed} is not found; run scripts/setup, or install libhwy-dev and libzip-dev")
-  endif()
-endforeach()
-
 add_library(qkv_warnings INTERFACE)
 target_compile_options(qkv_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow $<$<BOOL:${QKV_WARNINGS_AS_ERRORS}>:-Werror>)
 
