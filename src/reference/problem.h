@@ -1,0 +1,65 @@
+// What a call means, for the references: sizes, positions, who sees whom and what happens to a score, one pair at a time.
+// Slow and plain on purpose. Nothing here is shared with the kernels but the scalar formulas of the policies.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "qkv/attention.h"
+
+namespace qkv::reference {
+
+/// One score modifier, for one pair. `long double` is the oracle's arithmetic, `float` that of the plain evaluation.
+class Modifier {
+ public:
+  virtual ~Modifier() = default;
+  virtual float modify(float score, Site) const = 0;
+  virtual double modify(double score, Site) const = 0;
+  virtual long double modify(long double score, Site) const = 0;
+  virtual bool hides(Site) const = 0;
+};
+
+/// An attention with its inputs, checked by nobody: only for calls that forward() accepts. Borrows both.
+/// Indices: batch b, query head h, query row i, key column j; rows and columns count within a packed sequence.
+class Problem {
+ public:
+  Problem(const Attention&, const Inputs&);
+  ~Problem();
+
+  bool packed() const { return bool(in_.cumulative_query_lengths); }
+  int64_t batches() const;
+  int64_t query_heads() const { return in_.query.shape[1]; }
+  int64_t head_dim() const { return in_.query.shape[packed() ? 2 : 3]; }
+  int64_t value_dim() const { return in_.value.shape[packed() ? 2 : 3]; }
+  int64_t queries(int64_t b) const;       ///< rows of this entry
+  int64_t columns(int64_t b) const;       ///< columns of this entry, whether they exist or not
+  int64_t valid_keys(int64_t b) const;    ///< those that exist
+  int64_t longest_queries() const;
+  int64_t longest_columns() const;
+
+  double query(int64_t b, int64_t h, int64_t i, int64_t d) const;
+  double key(int64_t b, int64_t h, int64_t j, int64_t d) const;    ///< of the key head that query head h reads
+  double value(int64_t b, int64_t h, int64_t j, int64_t d) const;
+  double scale() const;
+  Site site(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  bool sees(Site) const;
+  template <class Real> Real modify(Real score, Site at) const {
+    for (const auto& m : modifiers_) score = m->modify(score, at);
+    return score;
+  }
+  /// Scores without a key: the sink of head h, the zero key.
+  std::vector<double> keyless_scores(int64_t h) const;
+
+ private:
+  double read(const View<const void>&, const View<const int32_t>& starts, int64_t b, int64_t h, int64_t row, int64_t d) const;
+  int64_t key_head(int64_t h) const;
+  int64_t offset(int64_t b) const;
+  int64_t key_start(int64_t b) const;
+
+  const Attention& attention_;
+  const Inputs& in_;
+  std::unique_ptr<passes::Arena> arena_;
+  std::vector<const passes::Pattern*> patterns_;
+  std::vector<std::unique_ptr<Modifier>> modifiers_;
+};
+
+}  // namespace qkv::reference
