@@ -1,0 +1,92 @@
+// Tensors in files: NumPy's .npy and .npz.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qkv/view.h"
+
+namespace qkv {
+
+/// A tensor that owns its memory. Any rank; element [0, ..., 0] lies at the beginning, 64-byte aligned.
+class QKV_EXPORT Array {
+ public:
+  Array() = default;  ///< no tensor: float32 {0}
+  /// Zeros, contiguous, last axis fastest. Throws ShapeError for a negative size or one past 64 bits.
+  Array(DType, std::vector<int64_t> shape);
+
+  DType dtype() const { return dtype_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
+  const std::vector<int64_t>& strides() const { return strides_; }  ///< in elements; Fortran order has the first axis fastest
+  int64_t size() const;                                             ///< elements; 1 for rank 0
+  size_t bytes() const { return bytes_; }
+  const void* data() const { return data_.get(); }
+  void* data() { return data_.get(); }
+
+  /// A scalar (rank 0) is seen as {1}. Throws ShapeError above rank 4. Valid as long as this array lives, also when moved.
+  View<const void> view() const;
+  View<void> view();
+
+  /// Memory that a reader has filled. `fortran`: the first axis is the fastest.
+  struct Free {
+    void operator()(std::byte*) const;
+  };
+  using Memory = std::unique_ptr<std::byte[], Free>;
+  static Array adopt(DType, std::vector<int64_t> shape, bool fortran, Memory, size_t bytes);
+
+ private:
+  Layout layout() const;
+  DType dtype_ = DType::kFloat32;
+  std::vector<int64_t> shape_{0}, strides_{1};
+  Memory data_;
+  size_t bytes_ = 0;
+};
+
+/// Reads one .npy file: versions 1 to 3, C and Fortran order, float16/32/64, bool, all integers; big-endian numbers are
+/// converted, bool is 0 or 1 whatever the byte was. Object arrays, records, strings, complex numbers and dates are refused.
+/// `path` may be a pipe. Throws FileError, also where the file is longer or shorter than its header says.
+QKV_EXPORT Array read_npy(const std::string& path);
+
+/// Writes `tensor` in C order; bfloat16, which NumPy does not have, as float32. Under another name in the same folder,
+/// renamed when complete: a failure (disk full, ...) throws FileError and leaves what was there.
+QKV_EXPORT void write_npy(const std::string& path, View<const void> tensor);
+
+/// How an .npz is read.
+struct NpzLimits {
+  uint64_t entry_bytes = uint64_t{64} << 30;  ///< an entry that claims more is refused (a small file can claim anything)
+};
+
+/// An .npz: a zip of .npy files, stored or deflated. Not for use by two threads at the same time.
+class QKV_EXPORT Npz {
+ public:
+  /// Throws FileError: not a zip, damaged, encrypted, a name twice.
+  explicit Npz(const std::string& path, const NpzLimits& = {});
+  ~Npz();
+  Npz(Npz&&) noexcept;
+  Npz& operator=(Npz&&) noexcept;
+
+  const std::vector<std::string>& names() const;  ///< in the file's order, without ".npy"
+  bool contains(std::string_view name) const;
+  /// Throws FileError: no such name (the message lists what there is), or damaged.
+  Array read(std::string_view name) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct NamedTensor {
+  std::string name;  ///< without ".npy"
+  View<const void> view{};
+};
+enum class Compression : uint8_t { kStored, kDeflate };
+
+/// Writes all tensors, each as write_npy does, into one file that appears complete or not at all. The same tensors give
+/// the same bytes. Throws FileError; ArgumentError for a name that is empty or twice.
+QKV_EXPORT void write_npz(const std::string& path, std::span<const NamedTensor> tensors, Compression = Compression::kStored);
+
+}  // namespace qkv
