@@ -1,0 +1,21 @@
+#include "qkv/pass.h"
+
+#include <utility>
+
+namespace qkv::passes {
+
+Arena::~Arena() = default;
+
+Score::Score(About about) : about_(std::move(about)) {}
+Score::~Score() = default;
+bool Score::hides() const { return false; }
+void Score::hide(const Sites&, uint8_t*) const {}
+
+Pattern::Pattern(About about) : about_(std::move(about)) {}
+Pattern::~Pattern() = default;
+void Pattern::visit(std::span<const Row>, Stretches&) const {}
+bool Pattern::has_visit() const { return false; }
+
+Observer::~Observer() = default;
+
+}  // namespace qkv::passes
