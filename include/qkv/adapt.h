@@ -107,11 +107,17 @@ template <class P> std::string text_of(P p) {
   }
   return text;
 }
-template <class P> passes::About describe(P p) {
-  passes::About a{text_of(p), {}};
-  if constexpr (kHasParameters<P>) std::apply([&](auto&... x) { (a.tensors.push_back(x.name), ...); }, p.parameters());
+/// Without strings, so that a bound copy costs no allocation.
+template <class P> passes::About flags() {
+  passes::About a;
   if constexpr (requires { P::kReadsHead; }) a.reads_head = P::kReadsHead;
   if constexpr (requires { P::kReadsPositions; }) a.reads_positions = P::kReadsPositions;
+  return a;
+}
+template <class P> passes::About describe(P p) {
+  passes::About a = flags<P>();
+  a.text = text_of(p);
+  if constexpr (kHasParameters<P>) std::apply([&](auto&... x) { (a.tensors.push_back(x.name), ...); }, p.parameters());
   return a;
 }
 template <class P> P bound(P p, [[maybe_unused]] const Inputs& in) {
@@ -122,7 +128,7 @@ template <class P> P bound(P p, [[maybe_unused]] const Inputs& in) {
 template <class M> class ScoreOf final : public passes::Score {
  public:
   explicit ScoreOf(M m) : Score(describe(m)), m_(std::move(m)) {}
-  ScoreOf(const M& m, const Inputs& in) : Score({}), m_(bound(m, in)) {}  // without About: binding allocates nothing
+  ScoreOf(const M& m, const Inputs& in) : Score(flags<M>()), m_(bound(m, in)) {}
   void forward(const Tile<float>& t) const override { run(t); }
   void forward(const Tile<double>& t) const override { run(t); }
   const Score* bind(const Inputs& in, passes::Arena& arena) const override { return arena.make(ScoreOf(m_, in)); }
@@ -141,7 +147,7 @@ template <class M> class ScoreOf final : public passes::Score {
 template <class P> class PatternOf final : public passes::Pattern {
  public:
   explicit PatternOf(P p) : Pattern(describe(p)), p_(std::move(p)) {}
-  PatternOf(const P& p, const Inputs& in) : Pattern({}), p_(bound(p, in)) {}
+  PatternOf(const P& p, const Inputs& in) : Pattern(flags<P>()), p_(bound(p, in)) {}
   bool exact() const override { return kHasKeys<P> && !kHasSees<P>; }
   KeyRange keys(const Row& r) const override {
     if constexpr (kHasKeys<P>) return p_.keys(r);

@@ -68,13 +68,20 @@ class QKV_EXPORT Arena {
     own(object, [](void* p) { static_cast<T*>(p)->~T(); });
     return object;
   }
+  /// n values of a plain type, zero.
+  template <class T> T* array_of(size_t n) {
+    static_assert(std::is_trivially_destructible_v<T>);
+    T* first = static_cast<T*>(allocate((n ? n : 1) * sizeof(T), alignof(T)));
+    std::uninitialized_value_construct_n(first, n);
+    return first;
+  }
 
  protected:
   virtual void* allocate(size_t bytes, size_t alignment) = 0;
   virtual void own(void* object, void (*destroy)(void*)) = 0;
 };
 
-/// What every policy says about itself.
+/// What every policy says about itself. A bound copy needs to know the two flags only.
 struct About {
   std::string text;                       ///< as parse() reads it: "window:255,0"; empty where it has no name
   std::vector<std::string_view> tensors;  ///< what it needs from Inputs

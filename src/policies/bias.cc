@@ -1,0 +1,144 @@
+// score' = score + bias. Rows of the bias run along keys; where lanes are queries, blocks of 4 x 4 are transposed on the way.
+#include <limits>
+
+#include "kernels/targets.h"
+#include "qkv/policies.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "policies/bias.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.
+#include "hwy/highway.h"
+#include "policies/pass-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::policies {
+namespace HWY_NAMESPACE {
+
+/// values[j * stride + r] += bias[r][j] for 4 rows and `keys` keys, a multiple of 4.
+void AddFourRows(float* values, int64_t stride, const float* const* bias, int keys) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int j = 0; j < keys; ++j)
+    for (int r = 0; r < 4; ++r) values[j * stride + r] += bias[r][j];
+#else
+  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<double, 2> dd;
+  const auto add = [&](int j, hn::Vec<decltype(dd)> x) {
+    hn::StoreU(hn::Add(hn::LoadU(d, values + j * stride), hn::BitCast(d, x)), d, values + j * stride);
+  };
+  for (int j = 0; j < keys; j += 4) {
+    const auto a = hn::LoadU(d, bias[0] + j), b = hn::LoadU(d, bias[1] + j);
+    const auto c = hn::LoadU(d, bias[2] + j), e = hn::LoadU(d, bias[3] + j);
+    const auto ab01 = hn::BitCast(dd, hn::InterleaveLower(d, a, b)), ab23 = hn::BitCast(dd, hn::InterleaveUpper(d, a, b));
+    const auto ce01 = hn::BitCast(dd, hn::InterleaveLower(d, c, e)), ce23 = hn::BitCast(dd, hn::InterleaveUpper(d, c, e));
+    add(j, hn::InterleaveLower(dd, ab01, ce01));
+    add(j + 1, hn::InterleaveUpper(dd, ab01, ce01));
+    add(j + 2, hn::InterleaveLower(dd, ab23, ce23));
+    add(j + 3, hn::InterleaveUpper(dd, ab23, ce23));
+  }
+#endif
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv::policies
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qkv {
+namespace policies {
+HWY_EXPORT(AddFourRows);
+namespace {
+
+/// The bias of element type E.
+template <class E> class BiasPass final : public passes::Score {
+ public:
+  BiasPass(const Bias& p, const Inputs& in) : Score(flags(find_tensor(in, p.bias.name))), view_(find_tensor(in, p.bias.name).as<const E>()) {
+    step_ = view_.shape[3] == 1 ? 0 : view_.strides[3];
+  }
+  void forward(const Tile<float>& t) const override { add(t); }
+  void forward(const Tile<double>& t) const override { add(t); }
+  const Score* bind(const Inputs&, passes::Arena&) const override { return this; }
+  bool hides() const override { return true; }
+  void hide(const Sites& t, uint8_t* visible) const override {
+    for (int r = 0; r < t.rows; ++r) {
+      const E* row = row_of(t, r);
+      for (int j = 0; j < t.keys; ++j)
+        visible[t.at(r, j)] &= uint8_t(double(row[t.column[j] * step_]) != -std::numeric_limits<double>::infinity());
+    }
+  }
+
+ private:
+  static passes::About flags(View<const void> bias) {
+    passes::About a = detail::flags<Bias>();
+    a.reads_head = bias.shape[1] != 1;
+    return a;
+  }
+  const E* row_of(const Sites& t, int r) const { return view_.data + view_.broadcast_offset(t.batch, t.head[r], t.row[r]); }
+  bool same_for_all_rows(const Sites& t) const {
+    for (int r = 1; r < t.rows; ++r)
+      if (row_of(t, r) != row_of(t, 0)) return false;
+    return true;
+  }
+
+  template <class T> void add(const Tile<T>& t) const {
+    int r = 0;
+    if (t.lanes_are_queries()) {
+      if (same_for_all_rows(t)) return add_one_row(t);
+      if constexpr (std::is_same_v<E, float> && std::is_same_v<T, float>)
+        if (step_ == 1) r = add_transposed(t);
+    }
+    for (; r < t.rows; ++r) {
+      const E* row = row_of(t, r);
+      for (int j = 0; j < t.keys; ++j) t(r, j) += T(row[t.column[j] * step_]);
+    }
+  }
+  template <class T> void add_one_row(const Tile<T>& t) const {
+    const E* row = row_of(t, 0);
+    for (int j = 0; j < t.keys; ++j) {
+      const T b = T(row[t.column[j] * step_]);
+      T* values = t.values + t.at(0, j);
+      for (int r = 0; r < t.rows; ++r) values[r] += b;
+    }
+  }
+  /// Returns the first row that is left. Columns of the library's tiles follow each other.
+  int add_transposed(const Tile<float>& t) const {
+    const int whole = t.keys & ~3;
+    int r = 0;
+    for (; r + 4 <= t.rows; r += 4) {
+      const float* rows[4];
+      for (int i = 0; i < 4; ++i) rows[i] = row_of(t, r + i) + t.column[0];
+      HWY_DYNAMIC_DISPATCH(AddFourRows)(t.values + r, t.key_stride, rows, whole);
+      for (int i = 0; i < 4; ++i)
+        for (int j = whole; j < t.keys; ++j) t(r + i, j) += rows[i][j];
+    }
+    return r;
+  }
+  View<const E> view_;
+  int64_t step_;
+};
+
+/// Before it meets its tensor the type is not known.
+class UnboundBias final : public passes::Score {
+ public:
+  explicit UnboundBias(Bias p) : Score(detail::describe(p)), p_(p) {}
+  void forward(const Tile<float>&) const override { throw Error("bias: a step ran before it met its tensor"); }
+  void forward(const Tile<double>&) const override { throw Error("bias: a step ran before it met its tensor"); }
+  bool hides() const override { return true; }
+  const Score* bind(const Inputs& in, passes::Arena& arena) const override {
+    switch (find_tensor(in, p_.bias.name).dtype) {
+      case DType::kFloat64: return arena.make(BiasPass<double>(p_, in));
+      case DType::kFloat16: return arena.make(BiasPass<float16>(p_, in));
+      case DType::kBFloat16: return arena.make(BiasPass<bfloat16>(p_, in));
+      default: return arena.make(BiasPass<float>(p_, in));
+    }
+  }
+
+ private:
+  Bias p_;
+};
+
+}  // namespace
+}  // namespace policies
+
+std::shared_ptr<const passes::Score> adapt_score(Bias p) { return std::make_shared<policies::UnboundBias>(p); }
+}  // namespace qkv
+#endif
