@@ -165,6 +165,7 @@ struct Path {
   int64_t work_items = 0;       ///< what threads share
   int64_t scratch_bytes = 0;    ///< at most, for the executor of the call
   int64_t visited_tiles = 0, full_tiles = 0, skipped_tiles = 0;  ///< tiles of queries times blocks of keys
+  int64_t visible_pairs = 0;    ///< of a query and a key, over all heads
   std::string reason;           ///< one sentence
 };
 QKV_EXPORT Path find_path(const Attention&, const Inputs&, const Call& = {});

@@ -12,6 +12,7 @@ namespace qkv {
 class QKV_EXPORT Received final : public passes::Observer {
  public:
   explicit Received(View<double> received);
+  void begin(const Extents& weights) override;
   std::unique_ptr<passes::Observer> fork() const override;
   void see(const Tile<const float>&) override;
   void see(const Tile<const double>&) override;
@@ -22,14 +23,16 @@ class QKV_EXPORT Received final : public passes::Observer {
 };
 
 /// For pictures of any length: the largest and the mean weight of each cell of `cell` x `cell` pairs.
-/// largest, mean {B, Hq, ceil(L / cell), ceil(S / cell)} float, set to 0 first. `cell` is a power of two; hidden pairs
-/// count as 0, and the mean is over the pairs that lie in the matrix.
+/// largest, mean {B, Hq, ceil(L / cell), ceil(S / cell)} float, set to 0 first. `cell` is a power of two, at most 2048;
+/// hidden pairs count as 0, and the mean is over the pairs that lie in the matrix.
 class QKV_EXPORT Pyramid final : public passes::Observer {
  public:
   /// Throws ShapeError where the views do not fit `queries`, `keys` and `cell`, OptionError for a bad `cell`.
   Pyramid(View<float> largest, View<float> mean, int64_t queries, int64_t keys, int cell);
-  /// The smallest cell for which the picture has at most `limit` rows and columns.
+  static constexpr int kLargestCell = 2048;
+  /// The smallest cell for which the picture has at most `limit` rows and columns, kLargestCell where none does.
   static int cell_for(int64_t queries, int64_t keys, int limit);
+  void begin(const Extents& weights) override;
   std::unique_ptr<passes::Observer> fork() const override;
   void see(const Tile<const float>&) override;
   void see(const Tile<const double>&) override;

@@ -133,6 +133,8 @@ class QKV_EXPORT Pattern {
 class QKV_EXPORT Observer {
  public:
   virtual ~Observer();
+  /// Before the sweep, with the shape of the weights {B, Hq, L, S}: throws where that does not fit.
+  virtual void begin(const Extents& weights);
   virtual std::unique_ptr<Observer> fork() const = 0;  ///< same options, empty sums
   virtual void see(const Tile<const float>& weights) = 0;
   virtual void see(const Tile<const double>& weights) = 0;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numbers>
 
+#include "attention/forward.h"
 #include "attention/mask_band.h"
 #include "attention/matrices.h"
 #include "attention/plan.h"
@@ -36,12 +37,8 @@ template <class T> class Forward {
       : b_(b), to_(to), plan_(plan), call_(call), workspace_(workspace), steps_(b) {}
 
   void run() {
-    const Executor& executor = call_.executor ? *call_.executor : default_executor();
-    workspace_.prepare_leases(int(std::min<int64_t>(executor.concurrency(), std::max<int64_t>(plan_.items, 1))), scratch_bytes());
-    // Shared by all items: partial results, and the masks of some slots at a time.
-    Carver sizes;
-    lay_out(sizes);
-    Carver carver(workspace_.call.reserve(sizes.used()));
+    workspace_.prepare_leases(leases(call_, plan_), scratch_bytes());
+    Carver carver(workspace_.call.reserve(shared_bytes()));
     lay_out(carver);
     for (size_t first = 0; first < plan_.slots.size();) {
       const size_t last = masks_.fill(b_, plan_, first, call_);
@@ -53,9 +50,20 @@ template <class T> class Forward {
     if (plan_.partial_tiles > 0) merge_chunks();
   }
 
+  static int leases(const Call& call, const Plan& plan) {
+    const Executor& executor = call.executor ? *call.executor : default_executor();
+    return int(std::min<int64_t>(executor.concurrency(), std::max<int64_t>(plan.items, 1)));
+  }
+  /// Of one work item.
   size_t scratch_bytes() const {
     Carver c;
     lay_out_item(c, nullptr, nullptr);
+    return c.used();
+  }
+  /// Shared by all items: partial results, and the masks of some slots at a time.
+  size_t shared_bytes() {
+    Carver c;
+    lay_out(c);
     return c.used();
   }
 
@@ -202,6 +210,12 @@ template <class T> class Forward {
   T* partials_ = nullptr;
 };
 
+template <class T> int64_t scratch_as(const Bound& b, const Plan& plan, const Call& call, Workspace::Impl& workspace) {
+  const Targets to(b, Outputs{});
+  Forward<T> f(b, to, plan, call, workspace);
+  return int64_t(f.shared_bytes()) + Forward<T>::leases(call, plan) * int64_t(f.scratch_bytes());
+}
+
 template <class T> void forward_as(const Bound& b, const Outputs& outputs, const Call& call, Workspace::Impl& workspace) {
   Targets to(b, outputs);
   const Matrices<T> matrices(b, outputs);
@@ -213,6 +227,10 @@ template <class T> void forward_as(const Bound& b, const Outputs& outputs, const
 }
 
 }  // namespace
+
+int64_t forward_scratch(const Bound& b, const Plan& plan, const Call& call, Workspace::Impl& workspace) {
+  return b.is_double() ? scratch_as<double>(b, plan, call, workspace) : scratch_as<float>(b, plan, call, workspace);
+}
 
 void forward(const Attention& a, const Inputs& in, const Outputs& outputs, const Call& call) {
   Workspace own;

@@ -17,5 +17,6 @@ void Pattern::visit(std::span<const Row>, Stretches&) const {}
 bool Pattern::has_visit() const { return false; }
 
 Observer::~Observer() = default;
+void Observer::begin(const Extents&) {}
 
 }  // namespace qkv::passes
