@@ -181,7 +181,7 @@ template <class T> class Forward {
   }
   void write_sums(const RowTile& t, int r, T m, T l) {
     const auto put = [&](const RowsOf& to, T value) {
-      if (to) *static_cast<T*>(to.at(t.batch, t.head[r], t.row[r])) = value;
+      if (to) *static_cast<T*>(t.in(to, r)) = value;
     };
     put(to_.lse, l == 0 ? -std::numeric_limits<T>::infinity() : T(std::log(double(l)) + double(m) * std::numbers::ln2));
     put(to_.row_max, m);
@@ -190,7 +190,7 @@ template <class T> class Forward {
   void write_rows(const RowTile& t, int h, const T* o, BlockScratch<T>& scratch) {
     const int n = t.rows_of_head(), first = h * n;
     const RowKernels& rows = steps_.rows;
-    void* to = to_.out.at(t.batch, t.head[first], t.row[first]);
+    void* to = t.in(to_.out, first);
     if (to_.out.type == steps_.type && to_.out.column == 1) {
       rows.transpose(o + first, t.lanes, b_.value_dim, n, T(1), static_cast<T*>(to), to_.out.row);
     } else {
@@ -233,8 +233,8 @@ int64_t forward_scratch(const Bound& b, const Plan& plan, const Call& call, Work
 }
 
 void forward(const Attention& a, const Inputs& in, const Outputs& outputs, const Call& call) {
-  Workspace own;
-  Workspace::Impl& workspace = call.workspace ? call.workspace->impl() : own.impl();
+  WorkspaceOf workspace_of(call);
+  Workspace::Impl& workspace = workspace_of.impl();
   const CallArena::Scope scope(workspace.arena);
   stop_point(call.stop);
   const Bound b(a, in, workspace.arena, "forward");

@@ -23,8 +23,8 @@ template <class T> void lay_out(Carver& c, const Bound& b, TileState<T>& state, 
 
 template <class T> void gather_sums(const RowTile& t, const RowsOf& row_max, const RowsOf& row_sum, T* m, T* l) {
   for (int r = 0; r < t.lanes; ++r) {
-    m[r] = r < t.rows ? *static_cast<const T*>(row_max.at(t.batch, t.head[r], t.row[r])) : kMinusInf<T>;
-    l[r] = r < t.rows ? *static_cast<const T*>(row_sum.at(t.batch, t.head[r], t.row[r])) : T(0);
+    m[r] = r < t.rows ? *static_cast<const T*>(t.in(row_max, r)) : kMinusInf<T>;
+    l[r] = r < t.rows ? *static_cast<const T*>(t.in(row_sum, r)) : T(0);
   }
 }
 

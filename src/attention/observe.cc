@@ -114,8 +114,8 @@ template <class T> class Sweep {
 }  // namespace
 
 void observe(const Attention& a, const Inputs& in, const RowSums& sums, std::span<const ObserverRef> observers, const Call& call) {
-  Workspace own;
-  Workspace::Impl& workspace = call.workspace ? call.workspace->impl() : own.impl();
+  WorkspaceOf workspace_of(call);
+  Workspace::Impl& workspace = workspace_of.impl();
   const CallArena::Scope scope(workspace.arena);
   stop_point(call.stop);
   const Bound b(a, in, workspace.arena, "observe");

@@ -56,8 +56,8 @@ std::string reason_of(const Bound& b, const Plan& plan) {
 }  // namespace
 
 Path find_path(const Attention& a, const Inputs& in, const Call& call) {
-  Workspace own;
-  Workspace::Impl& workspace = call.workspace ? call.workspace->impl() : own.impl();
+  WorkspaceOf workspace_of(call);
+  Workspace::Impl& workspace = workspace_of.impl();
   const CallArena::Scope scope(workspace.arena);
   const Bound b(a, in, workspace.arena, "find_path");
   const auto& f = kernels::prefill_kernels<float>();

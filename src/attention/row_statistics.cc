@@ -126,7 +126,7 @@ template <class T>
 void write_statistics(const RowStatisticsOutputs& to, const RowTile& t, const RowSumsSoFar<T>& sums, const T* m, const T* l,
                       const T* total_m, const T* total_l) {
   const auto put = [&](const RowsOf& out, int r, auto value, int64_t n = 0) {
-    if (out) static_cast<decltype(value)*>(out.at(t.batch, t.head[r], t.row[r]))[n * out.column] = value;
+    if (out) static_cast<decltype(value)*>(t.in(out, r))[n * out.column] = value;
   };
   for (int r = 0; r < t.rows; ++r) {
     const bool empty = sums.visible[r] == 0;

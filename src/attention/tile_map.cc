@@ -9,7 +9,8 @@ namespace {
 constexpr int kBlock = kernels::kKeyBlock;
 
 /// Fills the padding and the hull once the real rows stand.
-void finish_tile(RowTile& t, int vector) {
+void finish_tile(const Bound& b, RowTile& t, int vector) {
+  t.first_query = b.entries[size_t(t.batch)].first_query;
   const int unit = std::max(8, vector);
   t.lanes = (t.rows + unit - 1) / unit * unit;
   t.hull = {0, 0};
@@ -98,7 +99,7 @@ void make_tile(const Bound& b, int batch, int key_head, int first_head, int head
   t.rows = heads * n;
   for (int h = 0; h < heads; ++h)
     for (int i = 0; i < n; ++i) set_row(b, t, h * n + i, b.query_head(key_head, first_head + h), first_row + i);
-  finish_tile(t, vector);
+  finish_tile(b, t, vector);
 }
 
 void make_tile(const Bound& b, int batch, int query_head, std::span<const int32_t> rows, int vector, RowTile& t) {
@@ -107,7 +108,7 @@ void make_tile(const Bound& b, int batch, int query_head, std::span<const int32_
   t.heads = 1;
   t.rows = int32_t(rows.size());
   for (int r = 0; r < t.rows; ++r) set_row(b, t, r, query_head, rows[size_t(r)]);
-  finish_tile(t, vector);
+  finish_tile(b, t, vector);
 }
 
 Part classify(const RowTile& t, KeyRange columns) {

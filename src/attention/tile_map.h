@@ -20,8 +20,11 @@ struct RowTile {
   int32_t head[kPadded], row[kPadded], query[kPadded];  ///< padding repeats the last
   int32_t first[kPadded], last[kPadded];                ///< what each row sees as far as exact patterns know
   KeyRange hull{0, 0};               ///< of all rows
+  int64_t first_query = 0;           ///< of the entry in packed tensors
 
   int32_t rows_of_head() const { return rows / heads; }
+  /// Row r in tensors that have one row a query: query, out, lse, statistics.
+  void* in(const RowsOf& tensor, int r) const { return tensor.at(batch, head[r], first_query + row[r]); }
 };
 
 /// Rows [first_row, first_row + n) of `heads` heads, from the n-th query head of the key head on. `vector`: elements of one.

@@ -114,7 +114,7 @@ void Steps<T>::pack_queries(const Bound& b, const RowTile& t, bool by_row, T by,
     for (int i = h * n, last; i < (h + 1) * n; i = last) {
       last = i + 1;
       while (last < (h + 1) * n && t.row[last] == t.row[last - 1] + 1) ++last;
-      const void* from = b.query.at(t.batch, t.head[i], b.entries[size_t(t.batch)].first_query + t.row[i]);
+      const void* from = t.in(b.query, i);
       const T* src = static_cast<const T*>(from);
       int64_t stride = b.query.row;
       if (b.query.type != type || b.query.column != 1) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -118,6 +119,20 @@ struct Workspace::Impl {
  private:
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<AlignedBuffer>> free_;
+};
+
+/// The workspace of a call: the caller's, or one made for this call.
+class WorkspaceOf {
+ public:
+  explicit WorkspaceOf(const Call& call) {
+    if (!call.workspace) own_.emplace();
+    impl_ = call.workspace ? &call.workspace->impl() : &own_->impl();
+  }
+  Workspace::Impl& impl() { return *impl_; }
+
+ private:
+  std::optional<Workspace> own_;
+  Workspace::Impl* impl_;
 };
 
 }  // namespace qkv

@@ -103,7 +103,7 @@ template <class T> void RaiseMax(T* s, int rows, int keys, Words visible, T to_b
     for (int r = 0; r < rows; ++r)
       for (int j = 0; j < padded; j += n) {
         T* at = s + r * kKeyBlock + j;
-        hn::StoreU(hn::Mul(hn::LoadU(d, at), hn::Set(d, to_base2)), d, at);
+        hn::StoreU(ToBase2(d, hn::LoadU(d, at), hn::Set(d, to_base2)), d, at);
       }
   if (visible) HideKeys(s, rows, keys, visible);
   for (int r = 0; r < rows; ++r) {

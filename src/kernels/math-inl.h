@@ -16,7 +16,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// 2^x for x <= 0: x = n + f with n an integer and |f| <= 1/2, 2^f by a polynomial, 2^n by its bits. Exactly 1 at 0,
-/// exactly +0 at and below -127 (-1023 for double). NaN stays NaN: it survives Max (x is the second operand) and the product.
+/// exactly +0 at and below -127 (-1023 for double). NaN stays NaN: it is not below anything, and it survives the product.
 /// The polynomials are minimax fits of (2^f - 1) / f: relative error 2e-9 before rounding for float, 2e-17 for double.
 template <class D> HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
@@ -25,7 +25,8 @@ template <class D> HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   constexpr int kBias = kFloat ? 127 : 1023, kMantissa = kFloat ? 23 : 52;
   // Added to x, it leaves n + bias in the lowest bits of the sum: its own last bit weighs 1.
   const auto magic = hn::Set(d, T((kFloat ? 12582912.0 : 6755399441055744.0) + kBias));
-  x = hn::Max(hn::Set(d, T(-kBias)), x);
+  const auto least = hn::Set(d, T(-kBias));
+  x = hn::IfThenElse(hn::Lt(x, least), least, x);
   const auto shifted = hn::Add(x, magic);
   const auto f = hn::Sub(x, hn::Sub(shifted, magic));
   const auto scale = hn::BitCast(d, hn::ShiftLeft<kMantissa>(hn::BitCast(du, shifted)));
@@ -63,6 +64,13 @@ template <class D> HWY_INLINE hn::Vec<D> MinusInf(D d) {
 /// -inf maxima would give inf - inf: rows that saw nothing yet subtract 0.
 template <class D> HWY_INLINE hn::Vec<D> FiniteMax(D d, hn::Vec<D> m) {
   return hn::IfThenZeroElse(hn::Eq(m, MinusInf(d)), m);
+}
+
+/// Scores in natural units to base 2. Only -inf stays -inf: the lowest finite score does not overflow into it.
+template <class D> HWY_INLINE hn::Vec<D> ToBase2(D d, hn::Vec<D> x, hn::Vec<D> log2_e) {
+  const auto lowest = hn::Set(d, hwy::LowestValue<hn::TFromD<D>>());
+  const auto scaled = hn::Mul(x, log2_e);
+  return hn::IfThenElse(hn::And(hn::Lt(scaled, lowest), hn::Ge(x, lowest)), lowest, scaled);
 }
 
 /// Lanes [first, first + Lanes) of the rows that see a key.

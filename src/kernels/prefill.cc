@@ -88,7 +88,7 @@ HWY_INLINE void RaiseMaxOf(T* HWY_RESTRICT s, int keys, int lanes, Words visible
       for (int v = 0; v < nv; ++v) {
         T* at = s + int64_t{j} * lanes + lane + v * n;
         auto x = hn::LoadU(d, at);
-        if constexpr (kScale) x = hn::Mul(x, factor);
+        if constexpr (kScale) x = ToBase2(d, x, factor);
         if constexpr (kHide) x = hn::IfThenElse(RowMask(d, visible[j], lane + v * n), x, MinusInf(d));
         if constexpr (kHide || kScale) hn::StoreU(x, d, at);
         largest[v] = hn::Max(largest[v], x);
