@@ -15,8 +15,17 @@ namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// max(least, x), and x where x is NaN. Max does that on every target with vectors (the second operand wins on x86).
+template <class D> HWY_INLINE hn::Vec<D> AtLeast(D, hn::Vec<D> least, hn::Vec<D> x) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  return hn::IfThenElse(hn::Lt(x, least), least, x);
+#else
+  return hn::Max(least, x);
+#endif
+}
+
 /// 2^x for x <= 0: x = n + f with n an integer and |f| <= 1/2, 2^f by a polynomial, 2^n by its bits. Exactly 1 at 0,
-/// exactly +0 at and below -127 (-1023 for double). NaN stays NaN: it is not below anything, and it survives the product.
+/// exactly +0 at and below -127 (-1023 for double). NaN stays NaN.
 /// The polynomials are minimax fits of (2^f - 1) / f: relative error 2e-9 before rounding for float, 2e-17 for double.
 template <class D> HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
@@ -26,7 +35,7 @@ template <class D> HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   // Added to x, it leaves n + bias in the lowest bits of the sum: its own last bit weighs 1.
   const auto magic = hn::Set(d, T((kFloat ? 12582912.0 : 6755399441055744.0) + kBias));
   const auto least = hn::Set(d, T(-kBias));
-  x = hn::IfThenElse(hn::Lt(x, least), least, x);
+  x = AtLeast(d, least, x);
   const auto shifted = hn::Add(x, magic);
   const auto f = hn::Sub(x, hn::Sub(shifted, magic));
   const auto scale = hn::BitCast(d, hn::ShiftLeft<kMantissa>(hn::BitCast(du, shifted)));
