@@ -4,18 +4,12 @@
 
 #include "core/format.h"
 #include "qkv/error.h"
+#include "tests/support/message.h"
 
 namespace qkv {
 namespace {
 
-std::string message_of(auto&& action) {
-  try {
-    action();
-  } catch (const ShapeError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
+using testing::message_of;
 
 TEST(DType, EveryTypeHasTheNameAndTheSizeOfItsElement) {
   EXPECT_STREQ(name(kDType<float>), "float32");
@@ -74,20 +68,20 @@ TEST(View, PrintsItsShape) {
 }
 
 TEST(View, RefusesMoreThanFourAxesAndSaysHowMany) {
-  EXPECT_EQ(message_of([] { Layout(std::array<int64_t, 5>{1, 2, 3, 4, 5}); }),
+  EXPECT_EQ(message_of<ShapeError>([] { Layout(std::array<int64_t, 5>{1, 2, 3, 4, 5}); }),
             "View: the shape has 5 sizes, but a tensor here has at most 4; merge axes or drop those of size 1");
 }
 
 TEST(View, RefusesStridesThatAreNotOnePerAxis) {
   float data[6] = {};
-  EXPECT_EQ(message_of([&] { View<float>(data, {2, 3}, {3}); }),
+  EXPECT_EQ(message_of<ShapeError>([&] { View<float>(data, {2, 3}, {3}); }),
             "View: the shape has 2 sizes, but there are 1 strides; give one stride for every axis");
 }
 
 TEST(Errors, CarryTheirTextAndTheirType) {
   EXPECT_THROW(option_error("f: {}", 1), OptionError);
   EXPECT_THROW(dtype_error("f: {}", 1), DtypeError);
-  EXPECT_EQ(message_of([] { shape_error("f: x is {}, not {}", 3, "4"); }), "f: x is 3, not 4");
+  EXPECT_EQ(message_of<ShapeError>([] { shape_error("f: x is {}, not {}", 3, "4"); }), "f: x is 3, not 4");
 }
 
 }  // namespace
