@@ -1,0 +1,204 @@
+#include "run_cases/attention.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+#include "qkv/attention.h"
+#include "run_cases/arrays.h"
+
+namespace run_cases {
+namespace {
+
+using qkv::DType;
+
+constexpr std::array<std::string_view, 11> kOptions{"scale",    "align",         "q_offset",  "causal",   "window_left", "window_right",
+                                                    "softcap", "add_zero_attn", "dropout_p", "training", "storage"};
+constexpr std::array<std::string_view, 11> kInputs{"shapes",  "q",     "k",            "v",            "keep_mask", "bias",
+                                                   "kv_lens", "doc_ids", "sinks", "alibi_slopes", "dropout_keep"};
+
+/// The tensors of one call. What an entry does not have is empty.
+struct Tensors {
+  Array query, key, value, keep_mask, bias, sinks, slopes, lengths, offsets, query_documents, key_documents;
+
+  qkv::Inputs inputs() const {
+    return {.query = query.view(),
+            .key = key.view(),
+            .value = value.view(),
+            .keep_mask = keep_mask.view(),
+            .bias = bias.view(),
+            .alibi_slopes = slopes.view(),
+            .sinks = sinks.view(),
+            .query_documents = query_documents.view(),
+            .key_documents = key_documents.view(),
+            .key_lengths = lengths.as<const int32_t>(),
+            .query_offset = offsets.as<const int32_t>()};
+  }
+};
+
+template <class T> T option(const Json& options, const char* key, T otherwise) {
+  return options.contains(key) && !options.at(key).is_null() ? options.at(key).get<T>() : otherwise;
+}
+
+DType storage_of(const Json& options) {
+  const auto storage = option<std::string>(options, "storage", "f32");
+  if (storage == "f32") return DType::kFloat32;
+  if (storage == "f16") return DType::kFloat16;
+  throw NotSupported(fmt::format("storage {}", storage));
+}
+
+qkv::Align align_of(const Json& options) {
+  const auto align = option<std::string>(options, "align", "top_left");
+  if (align == "top_left") return qkv::Align::kTopLeft;
+  if (align == "bottom_right") return qkv::Align::kBottomRight;
+  throw Malformed(fmt::format("align is \"{}\"", align));
+}
+
+/// In the order of the schema: soft-cap, ALiBi, bias.
+qkv::Attention attention_of(const Json& options, const qkv::Inputs& in) {
+  qkv::Attention a;
+  a.align(align_of(options));
+  if (option(options, "causal", false)) a.visible(qkv::Causal{});
+  const int left = option(options, "window_left", -1), right = option(options, "window_right", -1);
+  if (left != -1 || right != -1) a.visible(qkv::Window{left, right});
+  if (in.query_documents) a.visible(qkv::Documents{});
+  if (in.keep_mask) a.visible(qkv::KeepMask{});
+  if (const auto cap = option(options, "softcap", 0.0F); cap != 0) a.score(qkv::SoftCap{cap});
+  if (in.alibi_slopes) a.score(qkv::Alibi{});
+  if (in.bias) a.score(qkv::Bias{});
+  if (options.contains("scale") && !options.at("scale").is_null()) a.scale(double(read_values(options.at("scale")).at(0)));
+  if (in.sinks) a.weights(qkv::SinkSoftmax{});
+  a.zero_key(option(options, "add_zero_attn", false));
+  return a;
+}
+
+void refuse_active_dropout(const Json& options) {
+  if (option(options, "training", false) && option(options, "dropout_p", 0.0) != 0)
+    throw NotSupported("dropout in training");
+}
+
+/// The whole of doc_ids belongs to the keys; query i has the document of the key at its position, and none outside.
+void read_documents(const Json& inputs, const Json& options, Tensors& t) {
+  const Values keys = read_values(required(inputs, "doc_ids"));
+  const auto query_shape = read_shape(required(required(inputs, "shapes"), "q"));
+  if (keys.shape.size() != 2 || query_shape.size() != 4) throw Malformed("doc_ids is not a list of lists");
+  const int64_t batch = keys.shape[0], length = keys.shape[1], queries = query_shape[2];
+  const Values offsets = t.offsets.values(), lengths = t.lengths.values();
+  Values ids{{batch, queries}, {}};
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t valid = lengths.size() ? int64_t(lengths.at(b)) : length;
+    const int64_t offset = offsets.size()                                        ? int64_t(offsets.at(offsets.size() == 1 ? 0 : b))
+                           : align_of(options) == qkv::Align::kBottomRight ? valid - queries
+                                                                                 : 0;
+    for (int64_t i = 0; i < queries; ++i) {
+      const int64_t p = i + offset;
+      ids.numbers.push_back(p >= 0 && p < length ? keys.at(b * length + p) : Number(-1));
+    }
+  }
+  t.key_documents = Array(DType::kInt32, keys);
+  t.query_documents = Array(DType::kInt32, ids);
+}
+
+/// Everything but query, key and value.
+void read_rest(const Json& inputs, const Json& options, Tensors& t) {
+  const auto read = [&](const char* key, DType type) {
+    return inputs.contains(key) ? Array(type, read_values(inputs.at(key))) : Array();
+  };
+  t.keep_mask = read("keep_mask", DType::kBool);
+  t.bias = read("bias", storage_of(options));
+  t.sinks = read("sinks", DType::kFloat32);
+  t.slopes = read("alibi_slopes", DType::kFloat32);
+  t.lengths = read("kv_lens", DType::kInt32);
+  if (options.contains("q_offset") && !options.at("q_offset").is_null()) {
+    Values offsets = read_values(options.at("q_offset"));
+    offsets.shape = {offsets.size()};
+    t.offsets = Array(DType::kInt32, offsets);
+  }
+  if (inputs.contains("doc_ids")) read_documents(inputs, options, t);
+}
+
+/// {B, L, S}: the mean over the heads.
+Values mean_over_heads(const Values& weights) {
+  const int64_t batch = weights.shape[0], heads = weights.shape[1], cells = weights.shape[2] * weights.shape[3];
+  Values mean{{batch, weights.shape[2], weights.shape[3]}, {}};
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t c = 0; c < cells; ++c) {
+      Number sum = 0;
+      for (int64_t h = 0; h < heads; ++h) sum += weights.at((b * heads + h) * cells + c);
+      mean.numbers.emplace_back(sum / Number(heads));
+    }
+  return mean;
+}
+
+Answer attend(const Json& options, const qkv::Inputs& in) {
+  refuse_active_dropout(options);
+  const qkv::Attention attention = attention_of(options, in);
+  const auto& q = in.query.shape;
+  Array out(in.query.dtype, std::vector<int64_t>{q[0], q[1], q[2], in.value.shape[3]});
+  Array weights(DType::kFloat32, std::vector<int64_t>{q[0], q[1], q[2], in.key.shape[2]});
+  Array lse(DType::kFloat32, std::vector<int64_t>{q[0], q[1], q[2]});
+  qkv::forward(attention, in, {.out = out.view(), .lse = lse.view(), .weights = weights.view()});
+  Answer answer{{"out", out.values()}, {"weights", weights.values()}, {"lse", lse.values()}};
+  answer["avg_weights"] = mean_over_heads(answer["weights"]);
+  return answer;
+}
+
+/// The view of one tensor of sdpa_strided; every element of it lies in the buffer.
+qkv::View<const void> strided_view(const Json& inputs, const char* which, Array& buffer) {
+  const auto shape = read_shape(required(required(inputs, "shape"), which));
+  const auto strides = read_shape(required(required(inputs, "strides"), which));
+  const auto offset = required(required(inputs, "offset"), which).get<int64_t>();
+  const qkv::Layout layout(shape, strides);
+  int64_t first = offset, last = offset;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    const int64_t reach = (shape[axis] - 1) * strides[axis];
+    (reach < 0 ? first : last) += reach;
+  }
+  if (layout.size() > 0 && (first < 0 || last >= buffer.view().size()))
+    throw Malformed(fmt::format("{} reaches from element {} to {} of a buffer of {}", which, first, last, buffer.view().size()));
+  const auto whole = buffer.view();
+  const int64_t bytes = int64_t(size_of(whole.dtype)) * (layout.size() > 0 ? offset : 0);
+  return {static_cast<const std::byte*>(whole.data) + bytes, whole.dtype, layout};
+}
+
+}  // namespace
+
+Answer run_sdpa(const Json& inputs, const Json& options) {
+  only_known(options, "option", kOptions);
+  Json without_gradient = inputs;
+  without_gradient.erase("dout");
+  only_known(without_gradient, "input", kInputs);
+  const auto read = [&](const char* key) {
+    return Array(storage_of(options), read_values(required(inputs, key), read_shape(required(required(inputs, "shapes"), key))));
+  };
+  Tensors t;
+  t.query = read("q"), t.key = read("k"), t.value = read("v");
+  read_rest(inputs, options, t);
+  return attend(options, t.inputs());
+}
+
+Answer run_sdpa_strided(const Json& inputs, const Json& options) {
+  only_known(options, "option", kOptions);
+  only_known(inputs, "input", std::array<std::string_view, 4>{"shape", "strides", "offset", "buffer"});
+  const auto buffer = [&](const char* key) {
+    return Array(storage_of(options), read_values(required(required(inputs, "buffer"), key)));
+  };
+  Array q = buffer("q"), k = buffer("k"), v = buffer("v");
+  return attend(options, {.query = strided_view(inputs, "q", q), .key = strided_view(inputs, "k", k), .value = strided_view(inputs, "v", v)});
+}
+
+Answer run_sdpa_error(const Json& inputs, const Json& options) {
+  only_known(options, "option", kOptions);
+  only_known(inputs, "input", std::array<std::string_view, 3>{"shapes", "keep_mask_shape", "bias_shape"});
+  const auto zeros = [&](const char* key) {
+    return Array(storage_of(options), read_shape(required(required(inputs, "shapes"), key)));
+  };
+  Tensors t;
+  t.query = zeros("q"), t.key = zeros("k"), t.value = zeros("v");
+  if (inputs.contains("keep_mask_shape")) t.keep_mask = Array(DType::kBool, read_shape(inputs.at("keep_mask_shape")));
+  if (inputs.contains("bias_shape")) t.bias = Array(storage_of(options), read_shape(inputs.at("bias_shape")));
+  return attend(options, t.inputs());
+}
+
+}  // namespace run_cases

@@ -1,0 +1,137 @@
+#include "run_cases/runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+
+#include "qkv/error.h"
+
+namespace run_cases {
+namespace {
+
+constexpr std::array<std::string_view, 8> kGradients{"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes", "dscale", "dsoftcap"};
+
+bool is_gradient(std::string_view name) { return std::ranges::find(kGradients, name) != kGradients.end(); }
+
+const Json& member(const Json& object, const char* key) {
+  if (!object.is_object() || !object.contains(key)) throw Malformed(fmt::format("\"{}\" is missing", key));
+  return object.at(key);
+}
+
+Json member_or(const Json& object, const char* key, Json otherwise) { return object.value(key, std::move(otherwise)); }
+
+Tolerance read_tolerance(const Json& entry) {
+  const Json& tolerance = member(entry, "tol");
+  return {member(tolerance, "atol").get<double>(), member(tolerance, "rtol").get<double>()};
+}
+
+/// Why an answer is not the expected one; empty where it is.
+std::string complaint(const std::string& name, const Values& got, const Json& expected, const Json& shapes, Tolerance tolerance) {
+  const bool has_shape = shapes.contains(name);
+  const Values want = has_shape ? read_values(expected, read_shape(shapes.at(name))) : read_values(expected);
+  if (has_shape ? got.shape != want.shape : got.size() != want.size())
+    return fmt::format("{} has shape {}, expected {}", name, shape_text(got.shape), shape_text(want.shape));
+  const auto difference = first_difference(got, want, tolerance);
+  if (!difference) return "";
+  return fmt::format("{}{}: got {} expected {}", name, difference->index, number_text(difference->got),
+                     number_text(difference->expected));
+}
+
+/// Whether the answer is the one of a faulty implementation, in everything that is known of it.
+bool is_known_wrong(const Answer& answer, const Json& known_wrong, Tolerance tolerance) {
+  bool compared = false;
+  for (const auto& [name, value] : known_wrong.items()) {
+    const auto got = answer.find(name);
+    if (got == answer.end()) continue;
+    const Values wrong = read_values(value);
+    if (got->second.size() != wrong.size() || first_difference(got->second, wrong, tolerance)) return false;
+    compared = true;
+  }
+  return compared;
+}
+
+Outcome compare(const std::string& id, const Json& entry, const Answer& answer) {
+  const Json &expected = member(entry, "expected"), shapes = member_or(entry, "expected_shape", Json::object());
+  const Tolerance tolerance = read_tolerance(entry);
+  bool left_out = false, checked = false;
+  for (const auto& [name, value] : expected.items()) {
+    const auto got = answer.find(name);
+    if (got == answer.end() && !is_gradient(name)) throw NotSupported(fmt::format("the expected \"{}\"", name));
+    if (got == answer.end()) {
+      left_out = true;
+      continue;
+    }
+    if (const std::string why = complaint(name, got->second, value, shapes, tolerance); !why.empty())
+      return {id, Verdict::kFail, why};
+    checked = true;
+  }
+  if (!checked) throw NotSupported("gradients");
+  if (is_known_wrong(answer, member_or(entry, "known_wrong", Json::object()), tolerance))
+    return {id, Verdict::kFail, "the result is the known wrong one"};
+  return {id, Verdict::kPass, left_out ? "gradients not checked" : ""};
+}
+
+Outcome run_operation(const std::string& id, const Json& entry, Operation operation) {
+  const Json &inputs = member(entry, "inputs"), options = member_or(entry, "options", Json::object());
+  const Json& expected = member(entry, "expected");
+  const bool must_refuse = expected.is_object() && expected.contains("error");
+  Answer answer;
+  try {
+    answer = operation(inputs, options);
+  } catch (const qkv::ArgumentError& e) {
+    if (must_refuse) return {id, Verdict::kPass, ""};
+    return {id, Verdict::kFail, fmt::format("the call was refused: {}", e.what())};
+  } catch (const qkv::Unsupported& e) {
+    throw NotSupported(e.what());
+  }
+  if (must_refuse) return {id, Verdict::kFail, fmt::format("error: the call was accepted, expected {}", expected.at("error").dump())};
+  return compare(id, entry, answer);
+}
+
+Outcome run_entry(const Json& entry) {
+  const std::string id = member(entry, "id").get<std::string>();
+  const std::string op = member(entry, "op").get<std::string>();
+  const auto known = operations().find(op);
+  if (known == operations().end()) return {id, Verdict::kUnsupported, fmt::format("operation {}", op)};
+  try {
+    return run_operation(id, entry, known->second);
+  } catch (const NotSupported& e) {
+    return {id, Verdict::kUnsupported, e.what()};
+  } catch (const Malformed& e) {
+    throw Malformed(fmt::format("entry {}: {}", id, e.what()));
+  } catch (const Json::exception& e) {
+    throw Malformed(fmt::format("entry {}: {}", id, e.what()));
+  }
+}
+
+}  // namespace
+
+const char* name(Verdict verdict) {
+  constexpr std::array<const char*, 3> kNames{"pass", "fail", "unsupported"};
+  return kNames[size_t(verdict)];
+}
+
+std::vector<Outcome> run_file(const Json& file) {
+  if (member(file, "schema_version") != 1) throw Malformed("schema_version is not 1");
+  const Json& entries = member(file, "entries");
+  if (!entries.is_array()) throw Malformed("\"entries\" is not a list");
+  std::vector<Outcome> outcomes;
+  for (const Json& entry : entries) outcomes.push_back(run_entry(entry));
+  return outcomes;
+}
+
+std::vector<Outcome> run_file(const std::string& path) {
+  std::ifstream stream(path);
+  if (!stream) throw Malformed(fmt::format("{} cannot be opened", path));
+  try {
+    return run_file(Json::parse(stream));
+  } catch (const Json::exception& e) {
+    throw Malformed(fmt::format("{}: {}", path, e.what()));
+  } catch (const Malformed& e) {
+    throw Malformed(fmt::format("{}: {}", path, e.what()));
+  }
+}
+
+}  // namespace run_cases

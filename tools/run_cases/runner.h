@@ -1,0 +1,40 @@
+// Runs the entries of a case file through the public interface of qkv and compares.
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "run_cases/values.h"
+
+namespace run_cases {
+
+/// Something that this program does not run: an operation, an option, an expected name.
+struct NotSupported : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// What an operation gave, by the names of the schema.
+using Answer = std::map<std::string, Values>;
+/// Runs one operation. Throws what qkv throws, NotSupported, Malformed.
+using Operation = Answer (*)(const Json& inputs, const Json& options);
+
+/// By the names of the schema.
+const std::map<std::string_view, Operation>& operations();
+
+enum class Verdict { kPass, kFail, kUnsupported };
+const char* name(Verdict);
+
+struct Outcome {
+  std::string id;
+  Verdict verdict;
+  std::string detail;  // why, or a remark beside a pass
+};
+
+/// Runs every entry of a parsed file. Throws Malformed, with the entry's id.
+std::vector<Outcome> run_file(const Json& file);
+
+/// The same of a file on disk; the message names it.
+std::vector<Outcome> run_file(const std::string& path);
+
+}  // namespace run_cases
