@@ -110,7 +110,7 @@ struct Inputs {
 
 /// Facts about each row, made in the forward sweep at O(L) memory. {B, Hq, L} each, packed {total queries, Hq}. They
 /// describe the weights over the visible keys; a sink is left out and the rest renormalised, but for max_weight, top_weights
-/// and sink_share. Of a row that sees nothing: 0, index -1.
+/// and sink_share. Of a row that sees nothing: 0 (sink_share: 1 where there is a sink or zero key), index -1.
 struct RowStatistics {
   View<float> entropy{};         ///< -sum w ln w, in nats
   View<float> effective_keys{};  ///< exp(entropy): between 1 and the number of visible keys
@@ -127,8 +127,8 @@ struct RowStatistics {
 struct Outputs {
   View<void> out{};      ///< {B, Hq, L, Dv}, packed {total queries, Hq, Dv}; the query's type; written completely
   View<void> lse{};      ///< {B, Hq, L}, packed {total queries, Hq}; natural log, includes the sink; float32, of float64 input float64
-  View<void> row_max{};  ///< the kernel's own maximum (base 2) and sum of each row, like lse, for observe() and backward:
-  View<void> row_sum{};  ///< w = exp2(s - row_max) / row_sum with exactly the forward's roundings
+  View<void> row_max{};  ///< the kernel's own maximum and sum of each row, like lse, for observe() and a backward pass:
+  View<void> row_sum{};  ///< w = exp(s - row_max) / row_sum with exactly the forward's roundings
   RowStatistics rows{};
 
   // Whole matrices, for small inputs and interchange: {B, Hq, L, S}, or {B, Hq, n, S} for chosen rows. Like lse in type.

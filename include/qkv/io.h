@@ -21,8 +21,10 @@ class QKV_EXPORT Array {
 
   DType dtype() const { return dtype_; }
   const std::vector<int64_t>& shape() const { return shape_; }
-  const std::vector<int64_t>& strides() const { return strides_; }  ///< in elements; Fortran order has the first axis fastest
-  int64_t size() const;                                             ///< elements; 1 for rank 0
+  const std::vector<int64_t>& strides() const {
+    return strides_;
+  }                      ///< in elements; Fortran order has the first axis fastest
+  int64_t size() const;  ///< elements; 1 for rank 0
   size_t bytes() const { return bytes_; }
   const void* data() const { return data_.get(); }
   void* data() { return data_.get(); }
@@ -57,7 +59,8 @@ QKV_EXPORT void write_npy(const std::string& path, View<const void> tensor);
 
 /// How an .npz is read.
 struct NpzLimits {
-  uint64_t entry_bytes = uint64_t{64} << 30;  ///< an entry that claims more is refused (a small file can claim anything)
+  uint64_t entry_bytes =
+      uint64_t{64} << 30;  ///< an entry that claims more is refused (a small file can claim anything)
 };
 
 /// An .npz: a zip of .npy files, stored or deflated. Not for use by two threads at the same time.
@@ -87,6 +90,7 @@ enum class Compression : uint8_t { kStored, kDeflate };
 
 /// Writes all tensors, each as write_npy does, into one file that appears complete or not at all. The same tensors give
 /// the same bytes. Throws FileError; ArgumentError for a name that is empty or twice.
-QKV_EXPORT void write_npz(const std::string& path, std::span<const NamedTensor> tensors, Compression = Compression::kStored);
+QKV_EXPORT void write_npz(const std::string& path, std::span<const NamedTensor> tensors,
+                          Compression = Compression::kStored);
 
 }  // namespace qkv

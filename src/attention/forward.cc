@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numbers>
 
 #include "attention/forward.h"
 #include "attention/mask_band.h"
@@ -166,7 +165,7 @@ template <class T> class Forward {
     std::copy_n(s.l, t.lanes, keys_l);
     if (b_.sinks_given) {
       T sink[RowTile::kPadded] = {};
-      for (int r = 0; r < t.lanes; ++r) sink[r] = T(b_.sink(t.head[r]) * std::numbers::log2e);
+      for (int r = 0; r < t.lanes; ++r) sink[r] = T(b_.sink(t.head[r]));
       steps_.prefill.merge_sink(s.m, s.l, s.o, sink, b_.value_dim, t.lanes);
     }
     if (b_.zero_key) {
@@ -183,7 +182,7 @@ template <class T> class Forward {
     const auto put = [&](const RowsOf& to, T value) {
       if (to) *static_cast<T*>(t.in(to, r)) = value;
     };
-    put(to_.lse, l == 0 ? -std::numeric_limits<T>::infinity() : T(std::log(double(l)) + double(m) * std::numbers::ln2));
+    put(to_.lse, l == 0 ? -std::numeric_limits<T>::infinity() : T(std::log(double(l)) + double(m)));
     put(to_.row_max, m);
     put(to_.row_sum, l);
   }

@@ -28,9 +28,7 @@ template <class T> void gather_sums(const RowTile& t, const RowsOf& row_max, con
   }
 }
 
-template <class T> Matrices<T>::Matrices(const Bound& b, const Outputs& o) : b_(b), chosen_(o.matrix_rows), steps_(b), natural_(b) {
-  natural_.factor = T(b.scale);
-  natural_.to_base2 = T(1);
+template <class T> Matrices<T>::Matrices(const Bound& b, const Outputs& o) : b_(b), chosen_(o.matrix_rows), steps_(b) {
   rows_ = b.longest_query;
   if (chosen_) {
     check::data("forward", "matrix_rows", chosen_);
@@ -109,10 +107,10 @@ template <class T>
 void Matrices<T>::write_tile(TileState<T>& state, BlockScratch<T>& scratch, int64_t first_row, const RowsOf& row_max,
                              const RowsOf& row_sum, const Call& call) const {
   const Entry& e = b_.entries[size_t(state.tile.batch)];
+  steps_.pack_queries(b_, state.tile, false, state.q, scratch.rows);
   if (weights_) {
     T m[RowTile::kPadded], l[RowTile::kPadded];
     gather_sums(state.tile, row_max, row_sum, m, l);
-    steps_.pack_queries(b_, state.tile, false, steps_.factor, state.q, scratch.rows);
     const KeyRange blocks = blocks_of(e, state.tile.hull);
     for (int32_t block = blocks.first; block < blocks.last; ++block) {
       stop_point(call.stop);
@@ -120,7 +118,6 @@ void Matrices<T>::write_tile(TileState<T>& state, BlockScratch<T>& scratch, int6
     }
   }
   if (raw_ || modified_ || masked_) {
-    natural_.pack_queries(b_, state.tile, false, natural_.factor, state.q, scratch.rows);
     const KeyRange blocks = blocks_of(e, {0, e.keys});
     for (int32_t block = blocks.first; block < blocks.last; ++block) {
       stop_point(call.stop);
@@ -138,7 +135,7 @@ void Matrices<T>::write_weights(TileState<T>& state, BlockScratch<T>& scratch, i
   const BlockRows<T> keys = steps_.fetch(b_, b_.key, t.batch, t.key_head, b_.head_dim, part.first, n, scratch.keys);
   steps_.scores(b_, state, keys, part.first, n, scratch);
   std::copy_n(m, t.lanes, scratch.before);
-  steps_.prefill.raise_max(scratch.s, n, t.lanes, part.cover == Cover::kPartial ? scratch.words : nullptr, steps_.to_base2,
+  steps_.prefill.raise_max(scratch.s, n, t.lanes, part.cover == Cover::kPartial ? scratch.words : nullptr,
                            scratch.before, scratch.alpha);
   steps_.prefill.weights(scratch.s, n, t.lanes, m, l);
   put(weights_, t, first_row, part.first, n, scratch.s, scratch);
@@ -150,11 +147,11 @@ void Matrices<T>::write_scores(TileState<T>& state, BlockScratch<T>& scratch, in
   const Entry& e = b_.entries[size_t(t.batch)];
   const KeyRange columns = columns_of_block(e, block);
   const int32_t first = std::max(columns.first, 0), last = std::min(columns.last, e.keys), n = last - first;
-  const BlockRows<T> keys = natural_.fetch(b_, b_.key, t.batch, t.key_head, b_.head_dim, first, n, scratch.keys);
-  natural_.prefill.scores(state.q, t.lanes, keys.first, keys.stride, n, b_.head_dim, scratch.s);
+  const BlockRows<T> keys = steps_.fetch(b_, b_.key, t.batch, t.key_head, b_.head_dim, first, n, scratch.keys);
+  steps_.prefill.scores(state.q, t.lanes, keys.first, keys.stride, n, b_.head_dim, scratch.s);
   if (raw_) put(raw_, t, first_row, first, n, scratch.s, scratch);
   if (!modified_ && !masked_) return;
-  if (!b_.scores.empty()) natural_.modify(b_, state, first, n, scratch);
+  if (!b_.scores.empty()) steps_.modify(b_, state, first, n, scratch);
   if (modified_) put(modified_, t, first_row, first, n, scratch.s, scratch);
   if (!masked_) return;
   const Part part = look(b_, t, columns, scratch.words);
@@ -162,7 +159,7 @@ void Matrices<T>::write_scores(TileState<T>& state, BlockScratch<T>& scratch, in
   T* s = scratch.s + int64_t{part.first - first} * t.lanes;
   std::fill_n(scratch.before, t.lanes, kMinusInf<T>);
   if (part.cover == Cover::kPartial)
-    natural_.prefill.raise_max(s, part.keys(), t.lanes, scratch.words, T(1), scratch.before, scratch.alpha);
+    steps_.prefill.raise_max(s, part.keys(), t.lanes, scratch.words, scratch.before, scratch.alpha);
   put(masked_, t, first_row, part.first, part.keys(), s, scratch);
 }
 

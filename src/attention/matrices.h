@@ -29,7 +29,7 @@ template <class T> class Matrices {
   View<const int32_t> chosen_;
   int64_t rows_ = 0;  ///< of the matrices
   RowsOf weights_, raw_, modified_, masked_;
-  Steps<T> steps_, natural_;  ///< as in the forward pass; in natural units
+  Steps<T> steps_;
 };
 
 /// Row sums as T in tile order: m, l {lanes} of the rows of a tile.

@@ -86,10 +86,10 @@ template <class T> class Sweep {
     T m[RowTile::kPadded], l[RowTile::kPadded];
     gather_sums(t, row_max_, row_sum_, m, l);
     std::copy_n(m, t.lanes, scratch.before);
-    steps_.pack_queries(b_, t, false, steps_.factor, state.q, scratch.rows);
+    steps_.pack_queries(b_, t, false, state.q, scratch.rows);
     const BlockRows<T> keys = steps_.fetch(b_, b_.key, t.batch, t.key_head, b_.head_dim, part.first, n, scratch.keys);
     steps_.scores(b_, state, keys, part.first, n, scratch);
-    steps_.prefill.raise_max(scratch.s, n, t.lanes, part.cover == Cover::kPartial ? scratch.words : nullptr, steps_.to_base2,
+    steps_.prefill.raise_max(scratch.s, n, t.lanes, part.cover == Cover::kPartial ? scratch.words : nullptr,
                              scratch.before, scratch.alpha);
     steps_.prefill.weights(scratch.s, n, t.lanes, m, l);
     for (int j = 0; j < n + 16; ++j) {

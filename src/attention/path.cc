@@ -69,7 +69,7 @@ Path find_path(const Attention& a, const Inputs& in, const Call& call) {
   path.query_tile = path.kernel == "decode" ? kernels::DecodeKernels<float>::kMaxRows : plan.query_tile;
   path.key_block = kernels::kKeyBlock;
   path.work_items = plan.items;
-  path.scratch_bytes = forward_scratch(b, plan, call, workspace);
+  path.scratch_bytes = forward_scratch(b, plan, call, workspace) + int64_t(workspace.arena.bytes());
   for (int batch = 0; batch < b.batch(); ++batch) {
     const int units = plan.units(batch), looked_at = b.masks_read_head ? units : std::min(units, 1);
     for (int unit = 0; unit < looked_at; ++unit) count_tiles(b, plan, batch, unit, b.masks_read_head ? 1 : units, path);

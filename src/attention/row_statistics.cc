@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <numbers>
 
 #include "core/format.h"
 
@@ -86,7 +85,7 @@ void RowSumsSoFar<T>::merge(int rows, const T* m, const T* l, const RowSumsSoFar
     const double together = std::max(double(m[r]), double(later_m[r]));
     const auto part = [&](double mine, double sum, double centre, double dist) {
       if (mine == -std::numeric_limits<double>::infinity()) return std::pair(0.0, 0.0);
-      const double scale = std::exp2(mine - together);
+      const double scale = std::exp(mine - together);
       return std::pair(scale * (centre + sum * (mine - together)), scale * dist);
     };
     const auto [c0, d0] = part(double(m[r]), double(l[r]), centred[r], distance[r]);
@@ -131,9 +130,9 @@ void write_statistics(const RowStatisticsOutputs& to, const RowTile& t, const Ro
   for (int r = 0; r < t.rows; ++r) {
     const bool empty = sums.visible[r] == 0;
     const double sum = double(l[r]), whole = double(total_l[r]), shift = double(total_m[r]);
-    // Natural units: ln w = (s - m) ln 2 - ln l.
-    const double entropy = empty ? 0 : std::max(0.0, std::log(sum) - std::numbers::ln2 * sums.centred[r] / sum);
-    const auto weight = [&](T score) { return float(std::exp2(double(score) - shift) / whole); };
+    // ln w = (s - m) - ln l
+    const double entropy = empty ? 0 : std::max(0.0, std::log(sum) - sums.centred[r] / sum);
+    const auto weight = [&](T score) { return float(std::exp(double(score) - shift) / whole); };
     const bool nan = std::isnan(sum);
     put(to.entropy, r, nan ? std::numeric_limits<float>::quiet_NaN() : float(entropy));
     put(to.effective_keys, r, empty ? 0.0f : nan ? std::numeric_limits<float>::quiet_NaN() : float(std::exp(entropy)));
@@ -141,7 +140,7 @@ void write_statistics(const RowStatisticsOutputs& to, const RowTile& t, const Ro
     put(to.max_index, r, sums.largest_at[r]);
     put(to.mean_distance, r, empty ? 0.0f : float(sums.distance[r] / sum));
     put(to.visible_keys, r, sums.visible[r]);
-    const double keys = empty ? 0 : sum * std::exp2(double(m[r]) - shift);
+    const double keys = empty ? 0 : sum * std::exp(double(m[r]) - shift);
     put(to.sink_share, r, whole == 0 ? 0.0f : float(std::max(0.0, 1 - keys / whole)));
     for (int n = 0; n < sums.top; ++n) {
       const int32_t at = sums.top_at[r * sums.top + n];

@@ -22,7 +22,7 @@ template <class T> struct RowSumsSoFar {
   void reset(int lanes);
   /// Before the sums of a block are added: the maximum went from `before` to `now`; l is still the old sum.
   void rescale(int rows, const T* before, const T* now, const T* alpha, const T* l);
-  /// One block: scores s (base 2, -inf where hidden) and p = exp2(s - m). s, p {keys, stride}
+  /// One block: scores s (-inf where hidden) and p = exp(s - m). s, p {keys, stride}
   void add(const RowTile&, const T* s, const T* p, int stride, int keys, int32_t first_column, int32_t key_start, const T* m);
   /// Those of earlier keys (this; m, l) and later ones together.
   void merge(int rows, const T* m, const T* l, const RowSumsSoFar& later, const T* later_m, const T* later_l);

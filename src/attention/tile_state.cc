@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <numbers>
 
 namespace qkv {
 namespace {
@@ -81,7 +80,7 @@ template <class T> void TileState<T>::carve(Carver& c, const Bound& b, int top, 
 }
 
 template <class T> void TileState<T>::start(const Bound& b, const Steps<T>& steps, BlockScratch<T>& scratch) {
-  steps.pack_queries(b, tile, decode, steps.factor, q, scratch.rows);
+  steps.pack_queries(b, tile, decode, q, scratch.rows);
   total.reset(b, tile.lanes);
 }
 
@@ -101,11 +100,10 @@ Steps<T>::Steps(const Bound& b)
       prefill(kernels::prefill_kernels<T>()),
       decode(kernels::decode_kernels<T>()),
       type(kDType<T>),
-      factor(T(b.scale * (b.scores.empty() ? std::numbers::log2e : 1.0))),
-      to_base2(b.scores.empty() ? T(1) : T(std::numbers::log2e)) {}
+      scale(T(b.scale)) {}
 
 template <class T>
-void Steps<T>::pack_queries(const Bound& b, const RowTile& t, bool by_row, T by, T* q, T* scratch) const {
+void Steps<T>::pack_queries(const Bound& b, const RowTile& t, bool by_row, T* q, T* scratch) const {
   if (b.head_dim == 0) return;
   const int n = t.rows_of_head();
   if (!by_row && t.lanes > t.rows) std::fill_n(q, int64_t{b.head_dim} * t.lanes, T(0));
@@ -123,10 +121,10 @@ void Steps<T>::pack_queries(const Bound& b, const RowTile& t, bool by_row, T by,
         stride = b.head_dim;
       }
       if (!by_row) {
-        rows.transpose(src, stride, last - i, b.head_dim, by, q + i, t.lanes);
+        rows.transpose(src, stride, last - i, b.head_dim, scale, q + i, t.lanes);
       } else {
         for (int r = 0; r < last - i; ++r)
-          for (int e = 0; e < b.head_dim; ++e) q[int64_t{i + r} * b.head_dim + e] = src[r * stride + e] * by;
+          for (int e = 0; e < b.head_dim; ++e) q[int64_t{i + r} * b.head_dim + e] = src[r * stride + e] * scale;
       }
     }
   }
@@ -170,7 +168,7 @@ void Steps<T>::attend(const Bound& b, TileState<T>& state, Part part, kernels::W
   T* s = scratch.s;
   scores(b, state, keys, part.first, n, scratch);
   if (sums.with_rows) std::copy_n(sums.m, t.lanes, scratch.before);
-  prefill.raise_max(s, n, t.lanes, words, to_base2, sums.m, scratch.alpha);
+  prefill.raise_max(s, n, t.lanes, words, sums.m, scratch.alpha);
   if (sums.with_rows) {
     sums.rows.rescale(t.rows, scratch.before, sums.m, scratch.alpha, sums.l);
     std::memcpy(scratch.score_copy, s, size_t(n) * size_t(t.lanes) * sizeof(T));
@@ -191,7 +189,7 @@ void Steps<T>::attend_decode(const Bound& b, TileState<T>& state, Part part, ker
   T* s = scratch.s;
   scores(b, state, keys, part.first, n, scratch);
   if (sums.with_rows) std::copy_n(sums.m, t.rows, scratch.before);
-  decode.raise_max(s, t.rows, n, words, to_base2, sums.m, scratch.alpha);
+  decode.raise_max(s, t.rows, n, words, sums.m, scratch.alpha);
   if (sums.with_rows) {
     sums.rows.rescale(t.rows, scratch.before, sums.m, scratch.alpha, sums.l);
     rows.transpose(s, kBlock, t.rows, n, T(1), scratch.score_copy, t.lanes);

@@ -72,14 +72,13 @@ template <class T> struct Steps {
   void modify(const Bound&, const TileState<T>&, int32_t first, int n, BlockScratch<T>&) const;
   /// Rows [first, first + n) of key or value, in place where they lie right, widened into `scratch` where not.
   BlockRows<T> fetch(const Bound&, const RowsOf&, int batch, int head, int width, int32_t first, int n, T* scratch) const;
-  void pack_queries(const Bound&, const RowTile&, bool decode, T factor, T* q, T* scratch) const;
+  void pack_queries(const Bound&, const RowTile&, bool decode, T* q, T* scratch) const;
 
   const kernels::RowKernels<T>& rows;
   const kernels::PrefillKernels<T>& prefill;
   const kernels::DecodeKernels<T>& decode;
   DType type;      ///< storage that needs no conversion
-  T factor;        ///< on the query: the scale, and log2 e where no modifier wants natural units
-  T to_base2;      ///< on the scores: 1, or log2 e after the modifiers
+  T scale;         ///< on the query
 
  private:
   void attend(const Bound&, TileState<T>&, Part, kernels::Words, BlockRows<T> keys, BlockRows<T> values, bool finite, BlockScratch<T>&) const;

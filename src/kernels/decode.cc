@@ -92,25 +92,19 @@ template <class T> HWY_INLINE void HideKeys(T* s, int rows, int keys, Words visi
       if (!(visible[j] >> r & 1)) s[r * kKeyBlock + j] = minus_inf;
 }
 
-template <class T> void RaiseMax(T* s, int rows, int keys, Words visible, T to_base2, T* m, T* alpha) {
+template <class T> void RaiseMax(T* s, int rows, int keys, Words visible, T* m, T* alpha) {
   const Full<T> d;
   const hn::CappedTag<T, 1> d1;
   const int n = int(hn::Lanes(d));
   const int padded = (keys + n - 1) / n * n;
   for (int r = 0; r < rows; ++r)
     for (int j = keys; j < padded; ++j) s[r * kKeyBlock + j] = hn::GetLane(MinusInf(d));
-  if (to_base2 != T(1))
-    for (int r = 0; r < rows; ++r)
-      for (int j = 0; j < padded; j += n) {
-        T* at = s + r * kKeyBlock + j;
-        hn::StoreU(ToBase2(d, hn::LoadU(d, at), hn::Set(d, to_base2)), d, at);
-      }
   if (visible) HideKeys(s, rows, keys, visible);
   for (int r = 0; r < rows; ++r) {
     auto largest = hn::Set(d, m[r]);
     for (int j = 0; j < padded; j += n) largest = hn::Max(largest, hn::LoadU(d, s + r * kKeyBlock + j));
     const auto now = hn::Set(d1, hn::GetLane(hn::MaxOfLanes(d, largest)));
-    alpha[r] = hn::GetLane(Exp2(d1, hn::Sub(hn::Set(d1, m[r]), FiniteMax(d1, now))));
+    alpha[r] = hn::GetLane(Exp(d1, hn::Sub(hn::Set(d1, m[r]), FiniteMax(d1, now))));
     m[r] = hn::GetLane(now);
   }
 }
@@ -122,7 +116,7 @@ template <class T> void Exponentiate(T* s, int rows, int keys, const T* m, const
   for (int r = 0; r < rows; ++r) {
     T* row = s + r * kKeyBlock;
     const auto max = FiniteMax(d, hn::Set(d, m[r]));
-    for (int j = 0; j < keys; j += n) hn::StoreU(Exp2(d, hn::Sub(hn::LoadU(d, row + j), max)), d, row + j);
+    for (int j = 0; j < keys; j += n) hn::StoreU(Exp(d, hn::Sub(hn::LoadU(d, row + j), max)), d, row + j);
   }
   // In key order, rows side by side so that the additions of one need not wait for those of another.
   T sum[DecodeKernels<T>::kMaxRows] = {};

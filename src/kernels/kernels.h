@@ -3,9 +3,11 @@
 //
 // Legend. lanes: rows of a tile, padded to a multiple of 8 and of the vector; the stride of everything transposed.
 //   s, p   scores, then unnormalised weights, of a tile of queries against some keys of one block
-//   m      running maximum of the scores in base 2 (a true -inf at first)     } Milakov & Gimelshein 2018
-//   l      running sum of exp2(s - m)                                         }
-//   o      running sum of exp2(s - m) * value
+//   m      running maximum of the scores (a true -inf at first)     } Milakov & Gimelshein 2018
+//   l      running sum of exp(s - m)                                }
+//   o      running sum of exp(s - m) * value
+// Scores stay in natural units: log2 e meets the difference s - m inside the exponential, where near scores leave no rounding
+// error. Folded into the query it would round scores of 60000 to 1/128, and weights to 1e-3.
 // All orders of summation are fixed: along d in order within a lane; along keys in order, block by block. That is what
 // makes prefill, chunks and decode equal to the last bit.
 #pragma once
@@ -42,9 +44,9 @@ template <class T> struct PrefillKernels {
 
   /// s[j][r] = sum over d of q[d][r] * k[j][d].   q {head_dim, lanes}, k {keys, head_dim}, s {keys, lanes}
   void (*scores)(const T* q, int lanes, const T* k, int64_t k_stride, int keys, int head_dim, T* s);
-  /// s *= to_base2, -inf where hidden; m, and alpha = exp2(old m - m), which scales what was summed before.
-  void (*raise_max)(T* s, int keys, int lanes, Words visible, T to_base2, T* m, T* alpha);
-  /// s becomes p = exp2(s - m), exactly 0 where s is -inf; l = l * alpha + sum of p.
+  /// -inf where hidden; m, and alpha = exp(old m - m), which scales what was summed before.
+  void (*raise_max)(T* s, int keys, int lanes, Words visible, T* m, T* alpha);
+  /// s becomes p = exp(s - m), exactly 0 where s is -inf; l = l * alpha + sum of p.
   void (*exponentiate)(T* s, int keys, int lanes, const T* m, const T* alpha, T* l);
   /// o[e][r] = o[e][r] * alpha[r] + sum over j of p[j][r] * v[j][e].   v {keys, value_dim}, o {value_dim, lanes}
   /// Where `visible` is given, v[j] is not read into rows that do not see j: for values that are not finite.
@@ -54,11 +56,11 @@ template <class T> struct PrefillKernels {
 
   /// (m, l, o) := those of the earlier keys and of the later ones together. An empty side changes nothing.
   void (*merge)(T* m, T* l, T* o, const T* later_m, const T* later_l, const T* later_o, int value_dim, int lanes);
-  /// One more term exp2(sink) that belongs to no key; sink {lanes}, base 2.
+  /// One more term exp(sink) that belongs to no key; sink {lanes}.
   void (*merge_sink)(T* m, T* l, T* o, const T* sink, int value_dim, int lanes);
   /// o = o / l, +0 where l is 0.
   void (*normalise)(const T* l, T* o, int value_dim, int lanes);
-  /// w[j][r] = exp2(s[j][r] - m[r]) / l[r], 0 where l is 0.
+  /// w[j][r] = exp(s[j][r] - m[r]) / l[r], 0 where l is 0.
   void (*weights)(T* s, int keys, int lanes, const T* m, const T* l);
 };
 
@@ -67,7 +69,7 @@ template <class T> struct PrefillKernels {
 template <class T> struct DecodeKernels {
   /// s[r][j].   q {rows, head_dim}, k {keys, head_dim}, s {rows, kKeyBlock}; keys are padded to a multiple of 8
   void (*scores)(const T* q, int rows, const T* k, int64_t k_stride, int keys, int head_dim, T* s, T* scratch);
-  void (*raise_max)(T* s, int rows, int keys, Words visible, T to_base2, T* m, T* alpha);
+  void (*raise_max)(T* s, int rows, int keys, Words visible, T* m, T* alpha);
   void (*exponentiate)(T* s, int rows, int keys, const T* m, const T* alpha, T* l);
   /// o {rows, value_dim}
   void (*accumulate)(T* o, const T* p, int rows, const T* v, int64_t v_stride, int keys, int value_dim, const T* alpha,

@@ -24,20 +24,20 @@ template <class D> HWY_INLINE hn::Vec<D> AtLeast(D, hn::Vec<D> least, hn::Vec<D>
 #endif
 }
 
-/// 2^x for x <= 0: x = n + f with n an integer and |f| <= 1/2, 2^f by a polynomial, 2^n by its bits. Exactly 1 at 0,
-/// exactly +0 at and below -127 (-1023 for double). NaN stays NaN.
+/// e^x for x <= 0: x log2 e = n + f with n an integer and |f| <= 1/2, 2^f by a polynomial, 2^n by its bits. Exactly 1 at 0,
+/// exactly +0 from about -88 down (-709 for double). NaN stays NaN.
 /// The polynomials are minimax fits of (2^f - 1) / f: relative error 2e-9 before rounding for float, 2e-17 for double.
-template <class D> HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
+template <class D> HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
   const hn::RebindToUnsigned<D> du;
   constexpr bool kFloat = sizeof(T) == 4;
   constexpr int kBias = kFloat ? 127 : 1023, kMantissa = kFloat ? 23 : 52;
-  // Added to x, it leaves n + bias in the lowest bits of the sum: its own last bit weighs 1.
+  // Added to x log2 e, it leaves n + bias in the lowest bits of the sum: its own last bit weighs 1.
   const auto magic = hn::Set(d, T((kFloat ? 12582912.0 : 6755399441055744.0) + kBias));
-  const auto least = hn::Set(d, T(-kBias));
-  x = AtLeast(d, least, x);
-  const auto shifted = hn::Add(x, magic);
-  const auto f = hn::Sub(x, hn::Sub(shifted, magic));
+  const auto log2_e = hn::Set(d, T(1.4426950408889634074));
+  x = AtLeast(d, hn::Set(d, T(-kBias * 0.69314718055994530942)), x);
+  const auto shifted = hn::MulAdd(x, log2_e, magic);
+  const auto f = hn::MulSub(x, log2_e, hn::Sub(shifted, magic));
   const auto scale = hn::BitCast(d, hn::ShiftLeft<kMantissa>(hn::BitCast(du, shifted)));
   hn::Vec<D> y;
   if constexpr (kFloat) {
@@ -73,13 +73,6 @@ template <class D> HWY_INLINE hn::Vec<D> MinusInf(D d) {
 /// -inf maxima would give inf - inf: rows that saw nothing yet subtract 0.
 template <class D> HWY_INLINE hn::Vec<D> FiniteMax(D d, hn::Vec<D> m) {
   return hn::IfThenZeroElse(hn::Eq(m, MinusInf(d)), m);
-}
-
-/// Scores in natural units to base 2. Only -inf stays -inf: the lowest finite score does not overflow into it.
-template <class D> HWY_INLINE hn::Vec<D> ToBase2(D d, hn::Vec<D> x, hn::Vec<D> log2_e) {
-  const auto lowest = hn::Set(d, hwy::LowestValue<hn::TFromD<D>>());
-  const auto scaled = hn::Mul(x, log2_e);
-  return hn::IfThenElse(hn::And(hn::Lt(scaled, lowest), hn::Ge(x, lowest)), lowest, scaled);
 }
 
 /// Lanes [first, first + Lanes) of the rows that see a key.

@@ -73,11 +73,10 @@ template <class T> void Scores(const T* q, int lanes, const T* k, int64_t k_stri
   });
 }
 
-template <bool kHide, bool kScale, class T>
-HWY_INLINE void RaiseMaxOf(T* HWY_RESTRICT s, int keys, int lanes, Words visible, T to_base2, T* m, T* alpha) {
+template <bool kHide, class T>
+HWY_INLINE void RaiseMaxOf(T* HWY_RESTRICT s, int keys, int lanes, Words visible, T* m, T* alpha) {
   const Full<T> d;
   const size_t n = hn::Lanes(d);
-  const auto factor = hn::Set(d, to_base2);
   ForEachGroup<T>(lanes, [&](auto group, int lane) {
     constexpr int nv = group;
     hn::Vec<decltype(d)> largest[nv];
@@ -88,9 +87,10 @@ HWY_INLINE void RaiseMaxOf(T* HWY_RESTRICT s, int keys, int lanes, Words visible
       for (int v = 0; v < nv; ++v) {
         T* at = s + int64_t{j} * lanes + lane + v * n;
         auto x = hn::LoadU(d, at);
-        if constexpr (kScale) x = ToBase2(d, x, factor);
-        if constexpr (kHide) x = hn::IfThenElse(RowMask(d, visible[j], lane + v * n), x, MinusInf(d));
-        if constexpr (kHide || kScale) hn::StoreU(x, d, at);
+        if constexpr (kHide) {
+          x = hn::IfThenElse(RowMask(d, visible[j], lane + v * n), x, MinusInf(d));
+          hn::StoreU(x, d, at);
+        }
         largest[v] = hn::Max(largest[v], x);
       }
     }
@@ -99,19 +99,14 @@ HWY_INLINE void RaiseMaxOf(T* HWY_RESTRICT s, int keys, int lanes, Words visible
       const size_t at = lane + v * n;
       const auto before = hn::LoadU(d, m + at);
       hn::StoreU(largest[v], d, m + at);
-      hn::StoreU(Exp2(d, hn::Sub(before, FiniteMax(d, largest[v]))), d, alpha + at);
+      hn::StoreU(Exp(d, hn::Sub(before, FiniteMax(d, largest[v]))), d, alpha + at);
     }
   });
 }
 
-template <class T> void RaiseMax(T* s, int keys, int lanes, Words visible, T to_base2, T* m, T* alpha) {
-  if (visible) {
-    if (to_base2 == T(1)) RaiseMaxOf<true, false>(s, keys, lanes, visible, to_base2, m, alpha);
-    else RaiseMaxOf<true, true>(s, keys, lanes, visible, to_base2, m, alpha);
-  } else {
-    if (to_base2 == T(1)) RaiseMaxOf<false, false>(s, keys, lanes, visible, to_base2, m, alpha);
-    else RaiseMaxOf<false, true>(s, keys, lanes, visible, to_base2, m, alpha);
-  }
+template <class T> void RaiseMax(T* s, int keys, int lanes, Words visible, T* m, T* alpha) {
+  if (visible) RaiseMaxOf<true>(s, keys, lanes, visible, m, alpha);
+  else RaiseMaxOf<false>(s, keys, lanes, visible, m, alpha);
 }
 
 template <class T> void Exponentiate(T* HWY_RESTRICT s, int keys, int lanes, const T* m, const T* alpha, T* l) {
@@ -126,7 +121,7 @@ template <class T> void Exponentiate(T* HWY_RESTRICT s, int keys, int lanes, con
       T* at = s + int64_t{j} * lanes + lane;
 #pragma GCC unroll 3
       for (int v = 0; v < nv; ++v) {
-        const auto p = Exp2(d, hn::Sub(hn::LoadU(d, at + v * n), max[v]));
+        const auto p = Exp(d, hn::Sub(hn::LoadU(d, at + v * n), max[v]));
         hn::StoreU(p, d, at + v * n);
         sum[v] = hn::Add(sum[v], p);
       }
@@ -224,7 +219,7 @@ void Merge(T* m, T* l, T* o, const T* later_m, const T* later_l, const T* later_
   for (int lane = 0; lane < lanes; lane += n) {
     const auto a = hn::LoadU(d, m + lane), b = hn::LoadU(d, later_m + lane);
     const auto largest = hn::Max(a, b), finite = FiniteMax(d, largest);
-    const auto before = Exp2(d, hn::Sub(a, finite)), later = Exp2(d, hn::Sub(b, finite));
+    const auto before = Exp(d, hn::Sub(a, finite)), later = Exp(d, hn::Sub(b, finite));
     hn::StoreU(largest, d, m + lane);
     hn::StoreU(hn::MulAdd(hn::LoadU(d, l + lane), before, hn::Mul(hn::LoadU(d, later_l + lane), later)), d, l + lane);
     for (int e = 0; e < value_dim; ++e) {
@@ -240,9 +235,9 @@ template <class T> void MergeSink(T* m, T* l, T* o, const T* sink, int value_dim
   for (int lane = 0; lane < lanes; lane += n) {
     const auto a = hn::LoadU(d, m + lane), b = hn::LoadU(d, sink + lane);
     const auto largest = hn::Max(a, b), finite = FiniteMax(d, largest);
-    const auto before = Exp2(d, hn::Sub(a, finite));
+    const auto before = Exp(d, hn::Sub(a, finite));
     hn::StoreU(largest, d, m + lane);
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, l + lane), before, Exp2(d, hn::Sub(b, finite))), d, l + lane);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, l + lane), before, Exp(d, hn::Sub(b, finite))), d, l + lane);
     ScaleRows<T>(o, value_dim, lanes, lane, before, hn::Zero(d));
   }
 }
@@ -265,7 +260,7 @@ template <class T> void Weights(T* s, int keys, int lanes, const T* m, const T* 
     const auto max = FiniteMax(d, hn::LoadU(d, m + lane)), scale = Reciprocal<T>(d, l + lane);
     for (int j = 0; j < keys; ++j) {
       T* at = s + int64_t{j} * lanes + lane;
-      hn::StoreU(hn::Mul(Exp2(d, hn::Sub(hn::LoadU(d, at), max)), scale), d, at);
+      hn::StoreU(hn::Mul(Exp(d, hn::Sub(hn::LoadU(d, at), max)), scale), d, at);
     }
   }
 }
