@@ -80,7 +80,7 @@ template <class M, class T> T apply(const M& m, const T& score, Site at, Reader<
   else return static_cast<T>(m(score, at));
 }
 
-/// Every pair of the tile, lanes inside. A plain loop over the lanes: groups of 8 made gcc 12 unroll, not vectorise.
+/// Every pair of the tile and its padding, lanes inside. A plain loop over the lanes: groups of 8 made gcc 12 unroll, not vectorise.
 template <class F> void each(const Sites& t, F f) {
   const int rows = (t.rows + 7) & ~7, keys = (t.keys + 7) & ~7;
   if (t.lanes_are_queries()) {
@@ -227,7 +227,7 @@ template <class M> std::shared_ptr<const passes::Score> adapt_score(M m) {
 
 /// Borrows an observer of any type for one call: a struct with `void see(double weight, qkv::Site at)` and
 /// `void join(const Self& later)`. Forks are copies, with `clear()` called where it exists; without it the observer's
-/// sums are empty when the call begins.
+/// sums must be empty when the call begins.
 class ObserverRef {
  public:
   template <class O>

@@ -47,11 +47,12 @@ class QKV_EXPORT Attention {
   Attention& scale(double scale);   ///< absent: 1 / sqrt(D), 1 where D is 0; any finite number. Throws OptionError.
   Attention& dropout(double p);     ///< in [0, 1]; acts in training only. Throws OptionError.
 
-  /// Reads "causal window:255,0 align:bottom_right | softcap:30 bias | softmax". Strict: a word that is unknown, twice,
-  /// in the wrong stage or with wrong arguments throws OptionError, which names it and its place. See docs/semantics.md.
+  /// Reads "causal window:255,0 align:bottom_right | softcap:30 bias | softmax". Strict: a word that is unknown, twice where
+  /// once is meant, in the wrong stage or with wrong arguments throws OptionError, which names it and its place. See
+  /// docs/semantics.md.
   static Attention parse(std::string_view text);
   static Attention parse(std::string_view text, const Vocabulary& own_words);
-  /// The inverse: parse(a.text()) == a, provided that every policy has a name.
+  /// The inverse: parse(a.text()) == a, provided that every policy has a name (own words need their Vocabulary).
   std::string text() const;
   /// Equal formulas. Policies without a name are equal only to themselves.
   friend QKV_EXPORT bool operator==(const Attention&, const Attention&);
@@ -114,7 +115,7 @@ struct Inputs {
 struct RowStatistics {
   View<float> entropy{};         ///< -sum w ln w, in nats
   View<float> effective_keys{};  ///< exp(entropy): between 1 and the number of visible keys
-  View<float> max_weight{};      ///< the largest weight as handed out (with a sink it is part of a smaller whole)
+  View<float> max_weight{};      ///< the largest weight, of the whole with the sink
   View<int32_t> max_index{};     ///< its column; ties to the lowest
   View<float> mean_distance{};   ///< sum w |p - j|, in positions
   View<float> sink_share{};      ///< what sink and zero key take of the whole, 0 to 1
@@ -132,7 +133,7 @@ struct Outputs {
   RowStatistics rows{};
 
   // Whole matrices, for small inputs and interchange: {B, Hq, L, S}, or {B, Hq, n, S} for chosen rows. Like lse in type.
-  // Of packed batches L and S are the longest; what lies outside is weight 0, score -inf.
+  // Of packed batches L and S are the longest. Rows and columns that do not exist: weight 0, score -inf.
   View<void> weights{};          ///< before dropout, without the sink
   View<void> raw_scores{};       ///< scale * q k
   View<void> modified_scores{};  ///< after the modifiers, before the masks
@@ -141,7 +142,7 @@ struct Outputs {
 };
 
 /// Computes what `outputs` asks for. All sizes, types and options are checked before anything is written.
-/// Throws ShapeError, DtypeError, OptionError, Unsupported, Cancelled. O(B Hq L S (D + Dv)) time over the visible tiles;
+/// Throws ShapeError, DtypeError, OptionError, Cancelled. O(B Hq L S (D + Dv)) time over the visible tiles;
 /// scratch does not grow with L * S.
 QKV_EXPORT void forward(const Attention&, const Inputs&, const Outputs& outputs, const Call& = {});
 
@@ -156,19 +157,20 @@ inline void observe(const Attention& a, const Inputs& in, const RowSums& sums, s
   observe(a, in, sums, std::span(who.begin(), who.size()), call);
 }
 
-/// Which path will run for these inputs, with which tiles and how much scratch, and why. Checks like forward().
+/// Which path will run for these inputs, with which tiles and how much scratch, and why. Kernel, tile and reason are those of
+/// the first batch entry: packed sequences of very different lengths may take different ones.
 struct Path {
   std::string kernel;           ///< "prefill" (lanes are queries) or "decode" (lanes are keys)
   std::string instruction_set;  ///< "AVX3", "AVX2", "SSE4", ...
   int query_tile = 0;           ///< most rows of a tile
   int key_block = 0;            ///< keys of a block, at absolute positions
   int64_t work_items = 0;       ///< what threads share
-  int64_t scratch_bytes = 0;    ///< at most, for the executor of the call
+  int64_t scratch_bytes = 0;    ///< at most, for the executor of the call; statistics and matrices come on top
   int64_t visited_tiles = 0, full_tiles = 0, skipped_tiles = 0;  ///< tiles of queries times blocks of keys
   int64_t visible_pairs = 0;    ///< of a query and a key, over all heads
   std::string reason;           ///< one sentence
 };
-QKV_EXPORT Path find_path(const Attention&, const Inputs&, const Call& = {});
+QKV_EXPORT Path find_path(const Attention&, const Inputs&, const Call& = {});             ///< checks like forward()
 QKV_EXPORT std::string explain_path(const Attention&, const Inputs&, const Call& = {});  ///< the same as text
 
 /// Words that parse() understands beside the built-in ones. There is no global registry.

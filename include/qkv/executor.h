@@ -24,7 +24,7 @@ class QKV_EXPORT Executor {
 /// child. A call that finds the pool busy with another call runs in its own thread.
 class QKV_EXPORT ThreadPool final : public Executor {
  public:
-  explicit ThreadPool(int threads);
+  explicit ThreadPool(int threads);  ///< 1 to 4096; throws OptionError
   ~ThreadPool() override;
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -37,10 +37,11 @@ class QKV_EXPORT ThreadPool final : public Executor {
 };
 
 /// The pool that calls use unless told otherwise: a thread for every processor that this process may run on, or
-/// QKV_THREADS of the environment. Made at first use.
+/// QKV_THREADS of the environment. Made at first use; throws OptionError where QKV_THREADS is no such number.
 QKV_EXPORT Executor& default_executor();
 
-/// Scratch that calls reuse: from the second equal call on nothing is allocated. One call at a time may use it.
+/// Scratch that calls reuse: from the second equal call on forward() allocates nothing (patterns with visit() may). One call at
+/// a time may use it.
 class QKV_EXPORT Workspace {
  public:
   Workspace();

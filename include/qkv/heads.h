@@ -7,8 +7,8 @@
 
 namespace qkv {
 
-/// {B, L, heads * d} seen as {B, heads, L, d}, without a copy; the last axis must be contiguous in steps of its stride.
-/// Throws ShapeError where heads does not divide the width.
+/// {B, L, heads * d} seen as {B, heads, L, d}, without a copy. Throws ShapeError where heads does not
+/// divide the width, or the rank is not 3.
 QKV_EXPORT View<const void> split_heads(View<const void> x, int64_t heads);
 QKV_EXPORT View<void> split_heads(View<void> x, int64_t heads);
 
@@ -20,7 +20,7 @@ QKV_EXPORT void merge_heads(View<const void> x, View<void> y);
 /// then every other one of twice that power. Press, Smith, Lewis 2022. Throws OptionError below 1.
 QKV_EXPORT std::vector<float> alibi_slopes(int heads);
 
-/// Attention rollout: layers {n, L, L} from input to output, heads already fused. Each a = (A + I) / 2 with every ROW
+/// Attention rollout: layers {n, L, L} from input to output, heads already fused. Each a = (A + I) / 2 with every row
 /// divided by its sum; out {L, L} = a_last ... a_first, rows sum to 1. float32 or float64 alike. Abnar, Zuidema 2020.
 /// Throws ShapeError, DtypeError.
 QKV_EXPORT void rollout(View<const void> layers, View<void> out);

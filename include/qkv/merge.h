@@ -9,8 +9,8 @@ namespace qkv {
 
 /// What forward() gave for some of the keys, without sinks.
 struct Partial {
-  View<const void> out{};  ///< {B, Hq, L, Dv}
-  View<const void> lse{};  ///< {B, Hq, L}
+  View<const void> out{};  ///< {B, Hq, L, Dv}, packed {total queries, Hq, Dv}
+  View<const void> lse{};  ///< {B, Hq, L}, packed {total queries, Hq}
 };
 
 /// The attention over all parts together:

@@ -8,7 +8,8 @@
 
 namespace qkv {
 
-/// Attention received: received[b, h, j] = sum over the queries of w[b, h, i, j]. {B, Hq, S} double, set to 0 first.
+/// Attention received: received[b, h, j] = sum over the queries of w[b, h, i, j]. {B, Hq, S} double, set to 0
+/// by the constructor.
 class QKV_EXPORT Received final : public passes::Observer {
  public:
   explicit Received(View<double> received);
@@ -23,7 +24,7 @@ class QKV_EXPORT Received final : public passes::Observer {
 };
 
 /// For pictures of any length: the largest and the mean weight of each cell of `cell` x `cell` pairs.
-/// largest, mean {B, Hq, ceil(L / cell), ceil(S / cell)} float, set to 0 first. `cell` is a power of two, at most 2048;
+/// largest, mean {B, Hq, ceil(L / cell), ceil(S / cell)} float, set to 0 by the constructor. `cell` is a power of two, at most 2048;
 /// hidden pairs count as 0, and the mean is over the pairs that lie in the matrix.
 class QKV_EXPORT Pyramid final : public passes::Observer {
  public:

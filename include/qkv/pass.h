@@ -117,9 +117,9 @@ class QKV_EXPORT Pattern {
   const About& about() const { return about_; }
   virtual bool exact() const = 0;
   virtual KeyRange keys(const Row&) const = 0;
-  virtual void visit(std::span<const Row>, Stretches&) const;   ///< optional, not exact ones only; makes them faster
+  virtual void visit(std::span<const Row>, Stretches&) const;   ///< optional, for patterns that are not exact: makes them faster
   virtual bool has_visit() const;
-  virtual void hide(const Sites&, uint8_t* visible) const = 0;  ///< visible &= sees; not exact ones only
+  virtual void hide(const Sites&, uint8_t* visible) const = 0;  ///< visible &= sees; for patterns that are not exact
   virtual bool sees(Site) const = 0;                            ///< the specification, for oracle and tests
   virtual const Pattern* bind(const Inputs&, Arena&) const = 0;
 
@@ -133,7 +133,7 @@ class QKV_EXPORT Pattern {
 class QKV_EXPORT Observer {
  public:
   virtual ~Observer();
-  /// Before the sweep, with the shape of the weights {B, Hq, L, S}: throws where that does not fit.
+  /// Called on a first fork before the sweep, with the shape of the weights {B, Hq, L, S}: throws where that does not fit.
   virtual void begin(const Extents& weights);
   virtual std::unique_ptr<Observer> fork() const = 0;  ///< same options, empty sums
   virtual void see(const Tile<const float>& weights) = 0;

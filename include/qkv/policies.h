@@ -30,7 +30,8 @@ struct Causal {
 };
 
 /// Query p sees p - left <= j <= p + right; -1 is unlimited. The "window W" of model files (W keys with itself) is
-/// left = W - 1; flash-attention's (left, right) mean the same as ours, attention-gym's window W is left = W.
+/// left = W - 1; flash-attention's (left, right) mean the same as ours, attention-gym's window W is left = W. Below -1
+/// visible() throws OptionError.
 struct Window {
   static constexpr std::string_view kName = "window";
   static constexpr bool kReadsHead = false;
@@ -76,7 +77,7 @@ struct IgnoreMask {
 
 // ---- what happens to a score ----
 
-/// score' = cap * tanh(score / cap); cap > 0. Gemma 2 (2024) and Bello et al. 2017, section 5.
+/// score' = cap * tanh(score / cap); cap > 0, or score() throws OptionError. Gemma 2 (2024) and Bello et al. 2017, section 5.
 struct SoftCap {
   static constexpr std::string_view kName = "softcap";
   static constexpr bool kReadsHead = false, kReadsPositions = false;

@@ -237,8 +237,13 @@ void names(const char* function, const Attention& a, const Inputs& in) {
   };
   for (const BuiltIn& t : kBuiltIn)
     if (in.*t.view && !named(t.name)) refuse(t.name);
-  for (const Named& p : in.parameters)
+  for (const Named& p : in.parameters) {
+    for (const BuiltIn& t : kBuiltIn)
+      if (t.name == p.name) option_error("{}: parameters bring '{}', which has a place of its own; pass it as Inputs::{}", function, p.name, p.name);
+    const auto same = [&](const Named& other) { return &other != &p && other.name == p.name; };
+    if (std::any_of(in.parameters.begin(), in.parameters.end(), same)) option_error("{}: parameters bring '{}' twice; leave one out", function, p.name);
     if (!named(p.name)) refuse(p.name);
+  }
   const auto require = [&](std::string_view name) {
     for (const BuiltIn& t : kBuiltIn)
       if (t.name == name && in.*t.view) return;

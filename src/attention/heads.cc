@@ -14,7 +14,8 @@ namespace {
 template <class Any> Any split(Any x, int64_t heads) {
   if (x.rank != 3) shape_error("split_heads: x has shape {}, expected {{batch, length, heads * size}}", x);
   if (heads < 1 || x.shape[2] % heads != 0)
-    shape_error("split_heads: x has shape {} and {} heads are wanted; its last axis must be a multiple of them", x, heads);
+    shape_error("split_heads: x has shape {} and {} heads are wanted; its last axis must be a multiple of them", x,
+                heads);
   const int64_t size = x.shape[2] / heads;
   const int64_t sizes[] = {x.shape[0], heads, x.shape[1], size};
   const int64_t steps[] = {x.strides[0], size * x.strides[2], x.strides[1], x.strides[2]};
@@ -33,7 +34,8 @@ void merge_heads(View<const void> x, View<void> y) {
   if (x.rank != 4) shape_error("merge_heads: x has shape {}, expected {{batch, heads, length, size}}", x);
   const int64_t batch = x.shape[0], heads = x.shape[1], length = x.shape[2], size = x.shape[3];
   if (y.rank != 3 || y.shape[0] != batch || y.shape[1] != length || y.shape[2] != heads * size)
-    shape_error("merge_heads: y has shape {}, expected {{{}, {}, {}}} for x of shape {}", y, batch, length, heads * size, x);
+    shape_error("merge_heads: y has shape {}, expected {{{}, {}, {}}} for x of shape {}", y, batch, length,
+                heads * size, x);
   if (x.dtype != y.dtype) dtype_error("merge_heads: x has type {} but y has {}; they must agree", x.dtype, y.dtype);
   check::data("merge_heads", "x", x);
   check::data("merge_heads", "y", y);

@@ -72,7 +72,8 @@ TEST(HeadsErrors, NameExpectedAndGot) {
 TEST(AlibiSlopes, OfAPowerOfTwoAreAGeometricSeries) {
   EXPECT_EQ(alibi_slopes(1), (std::vector<float>{0x1p-8f}));
   EXPECT_EQ(alibi_slopes(2), (std::vector<float>{0x1p-4f, 0x1p-8f}));
-  EXPECT_EQ(alibi_slopes(8), (std::vector<float>{0x1p-1f, 0x1p-2f, 0x1p-3f, 0x1p-4f, 0x1p-5f, 0x1p-6f, 0x1p-7f, 0x1p-8f}));
+  EXPECT_EQ(alibi_slopes(8),
+            (std::vector<float>{0x1p-1f, 0x1p-2f, 0x1p-3f, 0x1p-4f, 0x1p-5f, 0x1p-6f, 0x1p-7f, 0x1p-8f}));
 }
 
 TEST(AlibiSlopes, OfOtherNumbersTakeEveryOtherSlopeOfTheNextPower) {

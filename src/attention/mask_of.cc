@@ -21,7 +21,8 @@ class OnePair {
   }
   bool hidden_by(const passes::Score& score) const {
     uint8_t visible[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    score.hide(Sites{1, 1, 1, 8, batch_, head_.data(), row_.data(), query_.data(), column_.data(), key_.data()}, visible);
+    score.hide(Sites{1, 1, 1, 8, batch_, head_.data(), row_.data(), query_.data(), column_.data(), key_.data()},
+               visible);
     return visible[0] == 0;
   }
 
@@ -47,7 +48,8 @@ uint8_t rule_of(const Bound& bound, Site at) {
 void check_result(const char* function, const char* name, View<const void> v, const Bound& b) {
   const int64_t want[] = {b.batch(), b.query_heads, b.longest_query, b.longest_key};
   const Layout expected{std::span(want)};
-  if (v.rank != 4 || v.shape != expected.shape) shape_error("{}: {} has shape {}, expected {}; allocate it so", function, name, v, expected);
+  if (v.rank != 4 || v.shape != expected.shape)
+    shape_error("{}: {} has shape {}, expected {}; allocate it so", function, name, v, expected);
   check::data(function, name, v);
   if (b.patterns.size() + b.hiding.size() > size_t(std::numeric_limits<uint8_t>::max() - kFirstRule))
     option_error("{}: the attention has {} rules that hide, but at most {} can be told apart", function,

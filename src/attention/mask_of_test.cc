@@ -22,7 +22,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct Sizes {
   Tensor query, key, value;
   Sizes(int64_t batch, int64_t heads, int64_t queries, int64_t keys)
-      : query(DType::kFloat32, {batch, heads, queries, 2}), key(DType::kFloat32, {batch, 1, keys, 2}),
+      : query(DType::kFloat32, {batch, heads, queries, 2}),
+        key(DType::kFloat32, {batch, 1, keys, 2}),
         value(DType::kFloat32, {batch, 1, keys, 3}) {}
   Inputs inputs() const { return {.query = query.view(), .key = key.view(), .value = value.view()}; }
 };

@@ -15,7 +15,8 @@ void check_mask(const char* function, const char* name, View<const void> mask) {
   check::data(function, name, mask);
 }
 
-void check_same_shape(const char* function, const char* name, const Layout& got, const char* other, const Layout& expected) {
+void check_same_shape(const char* function, const char* name, const Layout& got, const char* other,
+                      const Layout& expected) {
   if (got.rank != expected.rank || got.shape != expected.shape)
     shape_error("{}: {} has shape {}, expected {}, that of {}", function, name, got, expected, other);
 }
@@ -43,16 +44,17 @@ void check_attention_ignore(View<const bool> mask, const Layout& keep) {
   const bool per_head = mask.rank == 3 && mask.shape[0] == entries && mask.shape[1] == queries && mask.shape[2] == keys;
   const bool same_for_all = mask.rank == 2 && mask.shape[0] == queries && mask.shape[1] == keys;
   if (!per_head && !same_for_all)
-    shape_error("{}: attention_ignore has shape {}, expected {{{}, {}, {}}} (index n * heads + h) or {{{}, {}}} for keep of shape {}",
-                kMerge, mask, entries, queries, keys, queries, keys, keep);
+    shape_error(
+        "{}: attention_ignore has shape {}, expected {{{}, {}, {}}} (index n * heads + h) or {{{}, {}}} for keep of shape {}",
+        kMerge, mask, entries, queries, keys, queries, keys, keep);
   check::data(kMerge, "attention_ignore", mask);
 }
 
 void check_key_padding(View<const bool> mask, const Layout& keep) {
   if (!mask) return;
   if (mask.rank != 2 || mask.shape[0] != keep.shape[0] || mask.shape[1] != keep.shape[3])
-    shape_error("{}: key_padding_ignore has shape {}, expected {{{}, {}}} for keep of shape {}", kMerge, mask, keep.shape[0],
-                keep.shape[3], keep);
+    shape_error("{}: key_padding_ignore has shape {}, expected {{{}, {}}} for keep of shape {}", kMerge, mask,
+                keep.shape[0], keep.shape[3], keep);
   check::data(kMerge, "key_padding_ignore", mask);
 }
 
@@ -69,8 +71,9 @@ void additive_from_keep(View<const bool> keep, View<void> additive) {
   check_mask("additive_from_keep", "keep", keep);
   check_same_shape("additive_from_keep", "additive", additive, "keep", keep);
   if (!is_floating(additive.dtype))
-    dtype_error("additive_from_keep: additive has type {}, expected float32, float64, float16 or bfloat16; it is added to scores",
-                additive.dtype);
+    dtype_error(
+        "additive_from_keep: additive has type {}, expected float32, float64, float16 or bfloat16; it is added to scores",
+        additive.dtype);
   check_mask("additive_from_keep", "additive", additive);
   for_each_index(keep, [&](auto... i) {
     const float value = holds(keep, i...) ? 0 : -std::numeric_limits<float>::infinity();

@@ -18,7 +18,9 @@ using testing::tensor;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-Tensor bools(std::vector<int64_t> shape, const std::vector<double>& numbers) { return tensor(DType::kBool, std::move(shape), numbers); }
+Tensor bools(std::vector<int64_t> shape, const std::vector<double>& numbers) {
+  return tensor(DType::kBool, std::move(shape), numbers);
+}
 
 std::vector<double> values_of(const Tensor& t) {
   std::vector<double> values;
@@ -77,11 +79,13 @@ TEST(MaskErrors, NameExpectedAndGot) {
   Tensor keep(DType::kBool, {2, 3}), merged(DType::kBool, {2, 2, 3, 4}), whole(DType::kInt32, {2, 2});
   EXPECT_EQ(message_of<ShapeError>([&] { keep_from_ignore(ignore.as<const bool>(), keep.as<bool>()); }),
             "keep_from_ignore: keep has shape {2, 3}, expected {2, 2}, that of ignore");
-  EXPECT_EQ(message_of<DtypeError>([&] { additive_from_keep(ignore.as<const bool>(), whole.view()); }),
-            "additive_from_keep: additive has type int32, expected float32, float64, float16 or bfloat16; it is added to scores");
-  EXPECT_EQ(message_of<ShapeError>([&] { merge_ignore_masks(ignore.as<const bool>(), {}, merged.as<bool>()); }),
-            "merge_ignore_masks: attention_ignore has shape {2, 2}, expected {4, 3, 4} (index n * heads + h) or {3, 4} for keep of "
-            "shape {2, 2, 3, 4}");
+  EXPECT_EQ(
+      message_of<DtypeError>([&] { additive_from_keep(ignore.as<const bool>(), whole.view()); }),
+      "additive_from_keep: additive has type int32, expected float32, float64, float16 or bfloat16; it is added to scores");
+  EXPECT_EQ(
+      message_of<ShapeError>([&] { merge_ignore_masks(ignore.as<const bool>(), {}, merged.as<bool>()); }),
+      "merge_ignore_masks: attention_ignore has shape {2, 2}, expected {4, 3, 4} (index n * heads + h) or {3, 4} for keep of "
+      "shape {2, 2, 3, 4}");
   EXPECT_EQ(message_of<ShapeError>([&] { merge_ignore_masks({}, ignore.as<const bool>(), merged.as<bool>()); }),
             "merge_ignore_masks: key_padding_ignore has shape {2, 2}, expected {2, 4} for keep of shape {2, 2, 3, 4}");
   EXPECT_EQ(message_of<ShapeError>([&] { merge_ignore_masks({}, {}, keep.as<bool>()); }),

@@ -43,9 +43,11 @@ void check_sums(const std::string& name, View<const void> lse, const Layout& exp
 
 void check_rows(const std::string& name, View<const void> out, const Layout& expected) {
   if (!is_floating(out.dtype))
-    dtype_error("{}: {} has type {}, expected float32, float64, float16 or bfloat16; convert it", kName, name, out.dtype);
+    dtype_error("{}: {} has type {}, expected float32, float64, float16 or bfloat16; convert it", kName, name,
+                out.dtype);
   if (out.rank != expected.rank || out.shape != expected.shape)
-    shape_error("{}: {} has shape {}, expected {}, that of out; all parts have the same queries", kName, name, out, expected);
+    shape_error("{}: {} has shape {}, expected {}, that of out; all parts have the same queries", kName, name, out,
+                expected);
   check::data(kName, name.c_str(), out);
 }
 
@@ -60,7 +62,9 @@ void check_sinks(View<const void> sinks, int64_t heads) {
 
 Merge check_call(std::span<const Partial> parts, View<const void> sinks, View<void> out, View<void> lse) {
   if (out.rank < 3)
-    shape_error("{}: out has shape {}, expected {{batch, heads, queries, size}}, or {{queries, heads, size}} of packed batches", kName, out);
+    shape_error(
+        "{}: out has shape {}, expected {{batch, heads, queries, size}}, or {{queries, heads, size}} of packed batches",
+        kName, out);
   check_rows("out", out, out);
   const int axes = out.rank - 1;
   const Layout rows(std::span(out.shape.data(), size_t(axes)));
@@ -130,7 +134,8 @@ template <class T> void merge(const Merge& m, const Call& call) {
 
 }  // namespace
 
-void merge_partials(std::span<const Partial> parts, View<const void> sinks, View<void> out, View<void> lse, const Call& call) {
+void merge_partials(std::span<const Partial> parts, View<const void> sinks, View<void> out, View<void> lse,
+                    const Call& call) {
   const Merge m = check_call(parts, sinks, out, lse);
   bool in_double = out.dtype == DType::kFloat64;
   for (const Partial& p : parts) in_double |= p.out.dtype == DType::kFloat64;

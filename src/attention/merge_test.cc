@@ -43,7 +43,8 @@ struct Row {
 
 TEST(MergePartials, HandComputedValues) {
   // exp(lse) of 1 and 3: weights 1/4 and 3/4
-  const auto got = Row().part(DType::kFloat64, {1, 8}, 0).part(DType::kFloat64, {5, 0}, std::log(3)).merged(DType::kFloat64, 2);
+  const auto got =
+      Row().part(DType::kFloat64, {1, 8}, 0).part(DType::kFloat64, {5, 0}, std::log(3)).merged(DType::kFloat64, 2);
   EXPECT_NEAR(got[0], 4, 1e-15);
   EXPECT_NEAR(got[1], 2, 1e-15);
   EXPECT_NEAR(got[2], std::log(4), 1e-15);
@@ -59,7 +60,8 @@ TEST(MergePartials, SinksAreCountedOnce) {
 
 TEST(MergePartials, APartThatSawNothingAddsNothingWhateverItsOutHolds) {
   for (double garbage : {double(NAN), kInfinity, 7.0}) {
-    const auto got = Row().part(DType::kFloat32, {garbage}, -kInfinity).part(DType::kFloat32, {5}, 2).merged(DType::kFloat32, 1);
+    const auto got =
+        Row().part(DType::kFloat32, {garbage}, -kInfinity).part(DType::kFloat32, {5}, 2).merged(DType::kFloat32, 1);
     EXPECT_EQ(got, (std::vector<double>{5, 2})) << garbage;
   }
 }
@@ -68,7 +70,8 @@ TEST(MergePartials, WhereNobodySawAnythingOutIsZeroAndTheSumThatOfTheSink) {
   const Row nothing = Row().part(DType::kFloat32, {NAN}, -kInfinity).part(DType::kFloat32, {3}, -kInfinity);
   EXPECT_EQ(nothing.merged(DType::kFloat32, 1), (std::vector<double>{0, -kInfinity}));
   EXPECT_EQ(nothing.merged(DType::kFloat32, 1, tensor(DType::kFloat32, {1}, {-3.5})), (std::vector<double>{0, -3.5}));
-  EXPECT_EQ(nothing.merged(DType::kFloat32, 1, tensor(DType::kFloat32, {1}, {-kInfinity})), (std::vector<double>{0, -kInfinity}));
+  EXPECT_EQ(nothing.merged(DType::kFloat32, 1, tensor(DType::kFloat32, {1}, {-kInfinity})),
+            (std::vector<double>{0, -kInfinity}));
   EXPECT_EQ(Row().merged(DType::kFloat32, 1), (std::vector<double>{0, -kInfinity})) << "no parts";
 }
 
@@ -81,9 +84,12 @@ TEST(MergePartials, HugeSumsDoNotOverflow) {
 }
 
 TEST(MergePartials, ANanMakesItsRowNan) {
-  EXPECT_TRUE(std::isnan(Row().part(DType::kFloat32, {1}, NAN).part(DType::kFloat32, {1}, 2).merged(DType::kFloat32, 1)[0]));
-  EXPECT_TRUE(std::isnan(Row().part(DType::kFloat32, {1}, 2).part(DType::kFloat32, {1}, NAN).merged(DType::kFloat32, 1)[0]));
-  EXPECT_TRUE(std::isnan(Row().part(DType::kFloat32, {NAN}, 2).part(DType::kFloat32, {1}, 2).merged(DType::kFloat32, 1)[0]));
+  EXPECT_TRUE(
+      std::isnan(Row().part(DType::kFloat32, {1}, NAN).part(DType::kFloat32, {1}, 2).merged(DType::kFloat32, 1)[0]));
+  EXPECT_TRUE(
+      std::isnan(Row().part(DType::kFloat32, {1}, 2).part(DType::kFloat32, {1}, NAN).merged(DType::kFloat32, 1)[0]));
+  EXPECT_TRUE(
+      std::isnan(Row().part(DType::kFloat32, {NAN}, 2).part(DType::kFloat32, {1}, 2).merged(DType::kFloat32, 1)[0]));
   const Tensor sinks = tensor(DType::kFloat32, {1}, {NAN});
   EXPECT_TRUE(std::isnan(Row().part(DType::kFloat32, {1}, -kInfinity).merged(DType::kFloat32, 1, sinks)[1]));
 }
@@ -128,24 +134,28 @@ TEST(MergePartials, WritesNoSumWhereNoneIsAskedFor) {
 
 TEST(MergePartialsErrors, NameThePartExpectedAndGot) {
   const Tensor good(DType::kFloat32, {1, 2, 3, 4}), sum(DType::kFloat32, {1, 2, 3}), sinks(DType::kFloat32, {3});
-  const Tensor narrow(DType::kFloat32, {1, 2, 3, 5}), half(DType::kFloat16, {1, 2, 3}), whole(DType::kInt64, {1, 2, 3, 4});
+  const Tensor narrow(DType::kFloat32, {1, 2, 3, 5}), half(DType::kFloat16, {1, 2, 3}),
+      whole(DType::kInt64, {1, 2, 3, 4});
   Tensor out(DType::kFloat32, {1, 2, 3, 4}), flat(DType::kFloat32, {3, 4}), lse(DType::kFloat32, {1, 2, 3});
   const auto merge = [&](const Tensor& second, const Tensor& second_sum, const Tensor& sink, Tensor& to) {
     const Partial parts[] = {{good.view(), sum.view()}, {second.view(), second_sum.view()}};
     merge_partials(parts, sink.view(), to.view(), lse.view());
   };
-  EXPECT_EQ(message_of<ShapeError>([&] { merge(narrow, sum, {}, out); }),
-            "merge_partials: parts[1].out has shape {1, 2, 3, 5}, expected {1, 2, 3, 4}, that of out; all parts have the same queries");
+  EXPECT_EQ(
+      message_of<ShapeError>([&] { merge(narrow, sum, {}, out); }),
+      "merge_partials: parts[1].out has shape {1, 2, 3, 5}, expected {1, 2, 3, 4}, that of out; all parts have the same queries");
   EXPECT_EQ(message_of<DtypeError>([&] { merge(good, half, {}, out); }),
             "merge_partials: parts[1].lse has type float16, expected float32 or float64, as forward() gives it");
   EXPECT_EQ(message_of<DtypeError>([&] { merge(whole, sum, {}, out); }),
             "merge_partials: parts[1].out has type int64, expected float32, float64, float16 or bfloat16; convert it");
-  EXPECT_EQ(message_of<ShapeError>([&] { merge(good, good, {}, out); }),
-            "merge_partials: parts[1].lse has shape {1, 2, 3, 4}, expected {1, 2, 3}, that of out without its last axis");
+  EXPECT_EQ(
+      message_of<ShapeError>([&] { merge(good, good, {}, out); }),
+      "merge_partials: parts[1].lse has shape {1, 2, 3, 4}, expected {1, 2, 3}, that of out without its last axis");
   EXPECT_EQ(message_of<ShapeError>([&] { merge(good, sum, sinks, out); }),
             "merge_partials: sinks has shape {3}, expected one number a query head: {2}");
-  EXPECT_EQ(message_of<ShapeError>([&] { merge(good, sum, {}, flat); }),
-            "merge_partials: out has shape {3, 4}, expected {batch, heads, queries, size}, or {queries, heads, size} of packed batches");
+  EXPECT_EQ(
+      message_of<ShapeError>([&] { merge(good, sum, {}, flat); }),
+      "merge_partials: out has shape {3, 4}, expected {batch, heads, queries, size}, or {queries, heads, size} of packed batches");
 }
 
 }  // namespace

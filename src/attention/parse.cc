@@ -133,8 +133,9 @@ class Parser {
     std::vector<std::string_view> all = names();
     std::ranges::sort(all);
     if (const auto twice = std::ranges::adjacent_find(all); twice != all.end()) {
-      option_error("Attention::parse: the vocabulary has the word {}, which exists already; give that policy another kName",
-                   quoted(*twice));
+      option_error(
+          "Attention::parse: the vocabulary has the word {}, which exists already; give that policy another kName",
+          quoted(*twice));
     }
   }
 
@@ -156,7 +157,8 @@ class Parser {
     if (name.size() <= 64) {
       const auto far = [&](std::string_view word) { return edit_distance(name, word); };
       const std::string_view nearest = *std::ranges::min_element(all, {}, far);
-      if (far(nearest) <= (name.size() + 2) / 3) fail(at_, "unknown word {}; did you mean \"{}\"?", quoted(name), nearest);
+      if (far(nearest) <= (name.size() + 2) / 3)
+        fail(at_, "unknown word {}; did you mean \"{}\"?", quoted(name), nearest);
     }
     std::string list;
     for (const std::string_view word : all) list += (list.empty() ? "" : ", ") + std::string(word);
@@ -171,7 +173,8 @@ class Parser {
     const std::string_view name = word.substr(0, colon);
     const auto found = find(name);
     if (!found) fail_unknown(name);
-    if (colon + 1 == word.size()) fail(at_, "{} has no value after its colon; add one or leave the colon out", quoted(word));
+    if (colon + 1 == word.size())
+      fail(at_, "{} has no value after its colon; add one or leave the colon out", quoted(word));
     check_stage(word, found->stage);
     if (found->slot) check_slot(word, *found->slot);
     try {
@@ -195,8 +198,10 @@ class Parser {
            quoted(word), kStageNames[size_t(stage)], kStageNames[size_t(stage_)]);
     }
     if (stage_known_ && stage != stage_) {
-      fail(at_, "{} belongs to the {} stage, but stands in the {} stage; put it there, the order is visible | score | weights",
-           quoted(word), kStageNames[size_t(stage)], kStageNames[size_t(stage_)]);
+      fail(
+          at_,
+          "{} belongs to the {} stage, but stands in the {} stage; put it there, the order is visible | score | weights",
+          quoted(word), kStageNames[size_t(stage)], kStageNames[size_t(stage_)]);
     }
     stage_ = stage;
     stage_known_ = started_ = true;

@@ -79,10 +79,11 @@ TEST(Parse, RefusesAnUnknownWordAndSuggestsTheNearest) {
 }
 
 TEST(Parse, ListsTheWordsWhereNoneIsNear) {
-  EXPECT_EQ(refusal("bananas"),
-            "column 1: unknown word \"bananas\"; known are causal, window, documents, keep_mask, ignore_mask, softcap, alibi, "
-            "bias, align, heads, scale, softmax, sink_softmax, zero_key, dropout, every, decay; a policy of your own comes "
-            "through a Vocabulary");
+  EXPECT_EQ(
+      refusal("bananas"),
+      "column 1: unknown word \"bananas\"; known are causal, window, documents, keep_mask, ignore_mask, softcap, alibi, "
+      "bias, align, heads, scale, softmax, sink_softmax, zero_key, dropout, every, decay; a policy of your own comes "
+      "through a Vocabulary");
 }
 
 TEST(Parse, RefusesOwnWordsWithoutTheirVocabulary) { EXPECT_THROW(Attention::parse("decay:0.5"), OptionError); }
@@ -106,15 +107,18 @@ TEST(Parse, RefusesAWordTwiceWhereOnceIsMeant) {
 }
 
 TEST(Parse, RefusesAWordInTheWrongStage) {
-  EXPECT_EQ(refusal("causal softcap:30 | softmax"),
-            "column 8: \"softcap:30\" belongs to the score stage, but stands in the visible stage; put it there, the order is "
-            "visible | score | weights");
-  EXPECT_EQ(refusal("softcap:30 | causal"),
-            "column 14: \"causal\" belongs to the visible stage, but the score stage stands before it; the order is visible | "
-            "score | weights");
-  EXPECT_EQ(refusal("causal | window:1,1"),
-            "column 10: \"window:1,1\" belongs to the visible stage, but the visible stage stands before it; the order is "
-            "visible | score | weights");
+  EXPECT_EQ(
+      refusal("causal softcap:30 | softmax"),
+      "column 8: \"softcap:30\" belongs to the score stage, but stands in the visible stage; put it there, the order is "
+      "visible | score | weights");
+  EXPECT_EQ(
+      refusal("softcap:30 | causal"),
+      "column 14: \"causal\" belongs to the visible stage, but the score stage stands before it; the order is visible | "
+      "score | weights");
+  EXPECT_EQ(
+      refusal("causal | window:1,1"),
+      "column 10: \"window:1,1\" belongs to the visible stage, but the visible stage stands before it; the order is "
+      "visible | score | weights");
   EXPECT_NE(refusal("softmax | softmax").find("column 11"), std::string::npos);
   EXPECT_NE(refusal("causal | softcap:1 | softmax | bias").find("column 32"), std::string::npos);
 }
@@ -122,18 +126,21 @@ TEST(Parse, RefusesAWordInTheWrongStage) {
 TEST(Parse, RefusesWrongArguments) {
   EXPECT_EQ(refusal("window:1"), "column 1: \"window:1\": a number is missing; the word takes more of them");
   EXPECT_EQ(refusal("window"), "column 1: \"window\": a number is missing; the word takes more of them");
-  EXPECT_EQ(refusal("window:1,2,3"), "column 1: \"window:1,2,3\": \"3\" is left over; the word takes fewer values, or none");
+  EXPECT_EQ(refusal("window:1,2,3"),
+            "column 1: \"window:1,2,3\": \"3\" is left over; the word takes fewer values, or none");
   EXPECT_EQ(refusal("causal:1"), "column 1: \"causal:1\": \"1\" is left over; the word takes fewer values, or none");
   EXPECT_EQ(refusal("causal:"), "column 1: \"causal:\" has no value after its colon; add one or leave the colon out");
   EXPECT_EQ(refusal("window:1,x"), "column 1: \"window:1,x\": \"x\" is not a whole number");
   EXPECT_EQ(refusal("window:1.5,2"), "column 1: \"window:1.5,2\": \"1.5\" is not a whole number");
-  EXPECT_EQ(refusal("window:99999999999,0"), "column 1: \"window:99999999999,0\": \"99999999999\" is out of range for a whole number");
+  EXPECT_EQ(refusal("window:99999999999,0"),
+            "column 1: \"window:99999999999,0\": \"99999999999\" is out of range for a whole number");
   EXPECT_EQ(refusal("softcap:+3"), "column 1: \"softcap:+3\": \"+3\" is not a number");
   EXPECT_EQ(refusal("softcap:3e99"), "column 1: \"softcap:3e99\": \"3e99\" is out of range for a number");
   EXPECT_EQ(refusal("align:left"), "column 1: \"align:left\": expected align:top_left or align:bottom_right");
   EXPECT_EQ(refusal("heads"), "column 1: \"heads\": expected heads:grouped or heads:tiled");
-  for (const char* text : {"window:,1", "window:1,", "window:1,,2", "window:1,2,", "softcap:", "softcap:1,", "scale:0x1",
-                           "align", "align:", "zero_key:1", "softmax:1", "dropout", "scale:1:2", "bias:x"}) {
+  for (const char* text :
+       {"window:,1", "window:1,", "window:1,,2", "window:1,2,", "softcap:", "softcap:1,", "scale:0x1", "align",
+        "align:", "zero_key:1", "softmax:1", "dropout", "scale:1:2", "bias:x"}) {
     EXPECT_TRUE(refusal(text).starts_with("column 1: ")) << text << ": " << refusal(text);
   }
 }
@@ -141,7 +148,8 @@ TEST(Parse, RefusesWrongArguments) {
 TEST(Parse, RefusesNumbersOutOfTheirRange) {
   for (const char* text : {"softcap:0", "softcap:-1", "softcap:inf", "softcap:nan", "window:-2,0", "window:0,-2",
                            "dropout:1.5", "dropout:-0.1", "dropout:nan", "scale:inf", "scale:nan"}) {
-    EXPECT_TRUE(refusal(text).starts_with("column 1: \"" + std::string(text) + "\": ")) << text << ": " << refusal(text);
+    EXPECT_TRUE(refusal(text).starts_with("column 1: \"" + std::string(text) + "\": "))
+        << text << ": " << refusal(text);
   }
 }
 
@@ -149,8 +157,10 @@ TEST(Parse, RefusesEmptyStagesAndStraySeparators) {
   EXPECT_EQ(refusal(""), "column 1: the text is empty; plain attention is \"softmax\"");
   EXPECT_EQ(refusal("causal  window:1,1"), "column 8: a space where a word is expected; put one space between words");
   EXPECT_EQ(refusal(" causal"), "column 1: a space where a word is expected; put one space between words");
-  EXPECT_EQ(refusal("causal "), "column 8: the text ends where a word is expected; drop what comes after the last word");
-  EXPECT_EQ(refusal("causal | "), "column 10: the text ends where a word is expected; drop what comes after the last word");
+  EXPECT_EQ(refusal("causal "),
+            "column 8: the text ends where a word is expected; drop what comes after the last word");
+  EXPECT_EQ(refusal("causal | "),
+            "column 10: the text ends where a word is expected; drop what comes after the last word");
   EXPECT_EQ(refusal("| softmax"), "column 1: this stage is empty; leave out an empty stage with its \"|\"");
   EXPECT_EQ(refusal("causal | | softmax"), "column 10: this stage is empty; leave out an empty stage with its \"|\"");
   const std::string stages = "stages are parted by \" | \", with one space on both sides, and a word follows";
@@ -161,7 +171,8 @@ TEST(Parse, RefusesEmptyStagesAndStraySeparators) {
 }
 
 TEST(Parse, ShowsBytesThatAreNoText) {
-  EXPECT_TRUE(refusal("caus\xC3\xA4l").starts_with("column 1: unknown word \"caus\\xc3\\xa4l\"; did you mean \"causal\"?"));
+  EXPECT_TRUE(
+      refusal("caus\xC3\xA4l").starts_with("column 1: unknown word \"caus\\xc3\\xa4l\"; did you mean \"causal\"?"));
   EXPECT_TRUE(refusal(std::string_view("a\0b", 3)).starts_with("column 1: unknown word \"a\\x00b\"; "));
   const std::string most = refusal(std::string(100000, 'x'));
   EXPECT_TRUE(most.starts_with("column 1: unknown word \"" + std::string(40, 'x') + "...\"; known are")) << most;
@@ -184,17 +195,50 @@ void check_any_text(const std::string& text) {
 RC_GTEST_PROP(ParseFuzz, AnyBytesAreReadOrRefused, (const std::string& bytes)) { check_any_text(bytes); }
 
 RC_GTEST_PROP(ParseFuzz, AnyMixOfPiecesIsReadOrRefused, ()) {
-  const auto pieces = *rc::gen::container<std::vector<std::string>>(rc::gen::elementOf(std::vector<std::string>{
-      " ", " ", " | ", "|", ":", ",", "causal", "window", "documents", "keep_mask", "softcap", "alibi", "bias", "scale",
-      "align:top_left", "heads:tiled", "softmax", "sink_softmax", "zero_key", "dropout", "every", "decay", "0", "-1", "1", "7",
-      "0.5", "1e30", "nan", "inf", "-", "e", "x", "\xFF", std::string(1, '\0')}));
+  const auto pieces =
+      *rc::gen::container<std::vector<std::string>>(rc::gen::elementOf(std::vector<std::string>{" ",
+                                                                                                " ",
+                                                                                                " | ",
+                                                                                                "|",
+                                                                                                ":",
+                                                                                                ",",
+                                                                                                "causal",
+                                                                                                "window",
+                                                                                                "documents",
+                                                                                                "keep_mask",
+                                                                                                "softcap",
+                                                                                                "alibi",
+                                                                                                "bias",
+                                                                                                "scale",
+                                                                                                "align:top_left",
+                                                                                                "heads:tiled",
+                                                                                                "softmax",
+                                                                                                "sink_softmax",
+                                                                                                "zero_key",
+                                                                                                "dropout",
+                                                                                                "every",
+                                                                                                "decay",
+                                                                                                "0",
+                                                                                                "-1",
+                                                                                                "1",
+                                                                                                "7",
+                                                                                                "0.5",
+                                                                                                "1e30",
+                                                                                                "nan",
+                                                                                                "inf",
+                                                                                                "-",
+                                                                                                "e",
+                                                                                                "x",
+                                                                                                "\xFF",
+                                                                                                std::string(1, '\0')}));
   std::string text;
   for (const std::string& piece : pieces) text += piece;
   check_any_text(text);
 }
 
 RC_GTEST_PROP(ParseFuzz, AnyDamageToAGoodTextIsReadOrRefused, ()) {
-  std::string text = "every:4,1,0.5 causal window:255,0 align:bottom_right | softcap:30 decay:0.25 scale:0.5 | sink_softmax dropout:0.1";
+  std::string text =
+      "every:4,1,0.5 causal window:255,0 align:bottom_right | softcap:30 decay:0.25 scale:0.5 | sink_softmax dropout:0.1";
   for (int n = *rc::gen::inRange(1, 4); n-- > 0 && !text.empty();) {
     const auto at = size_t(*rc::gen::inRange(0, int(text.size())));
     switch (*rc::gen::inRange(0, 3)) {

@@ -11,6 +11,7 @@ namespace qkv {
 namespace {
 
 template <class T> constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kMostLinks = 1024;  // a row keeps them sorted by insertion
 
 /// Keeps the list of row r falling; of equal scores the earlier column stays in front.
@@ -133,15 +134,15 @@ void write_statistics(const RowStatisticsOutputs& to, const RowTile& t, const Ro
     // ln w = (s - m) - ln l
     const double entropy = empty ? 0 : std::max(0.0, std::log(sum) - sums.centred[r] / sum);
     const auto weight = [&](T score) { return float(std::exp(double(score) - shift) / whole); };
-    const bool nan = std::isnan(sum);
-    put(to.entropy, r, nan ? std::numeric_limits<float>::quiet_NaN() : float(entropy));
-    put(to.effective_keys, r, empty ? 0.0f : nan ? std::numeric_limits<float>::quiet_NaN() : float(std::exp(entropy)));
+    const bool nan = std::isnan(sum) || std::isnan(whole);
+    put(to.entropy, r, nan ? kNan : float(entropy));
+    put(to.effective_keys, r, empty ? 0.0f : nan ? kNan : float(std::exp(entropy)));
     put(to.max_weight, r, empty ? 0.0f : weight(sums.largest[r]));
     put(to.max_index, r, sums.largest_at[r]);
     put(to.mean_distance, r, empty ? 0.0f : float(sums.distance[r] / sum));
     put(to.visible_keys, r, sums.visible[r]);
     const double keys = empty ? 0 : sum * std::exp(double(m[r]) - shift);
-    put(to.sink_share, r, whole == 0 ? 0.0f : float(std::max(0.0, 1 - keys / whole)));
+    put(to.sink_share, r, whole == 0 ? 0.0f : nan ? kNan : float(std::max(0.0, 1 - keys / whole)));
     for (int n = 0; n < sums.top; ++n) {
       const int32_t at = sums.top_at[r * sums.top + n];
       put(to.top_indices, r, at, n);

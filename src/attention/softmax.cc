@@ -41,13 +41,15 @@ int64_t offset_at(const Layout& layout, const Extents& i) { return layout.offset
 void check_input(const char* function, View<const void> x, int axis) {
   if (!x) shape_error("{}: x is missing; pass a view", function);
   check::data(function, "x", x);
-  if (!is_floating(x.dtype)) dtype_error("{}: x has type {}, expected float32, float64, float16 or bfloat16; convert it", function, x.dtype);
+  if (!is_floating(x.dtype))
+    dtype_error("{}: x has type {}, expected float32, float64, float16 or bfloat16; convert it", function, x.dtype);
   if (axis < -x.rank || axis >= x.rank)
     option_error("{}: axis is {}, expected {} to {} for x of shape {}", function, axis, -x.rank, x.rank - 1, x);
 }
 
 void check_output(const char* function, View<void> y, const Layout& expected) {
-  if (!is_floating(y.dtype)) dtype_error("{}: y has type {}, expected float32, float64, float16 or bfloat16; convert it", function, y.dtype);
+  if (!is_floating(y.dtype))
+    dtype_error("{}: y has type {}, expected float32, float64, float16 or bfloat16; convert it", function, y.dtype);
   if (y.rank != expected.rank || y.shape != expected.shape)
     shape_error("{}: y has shape {}, expected {}; allocate it so", function, y, expected);
   check::data(function, "y", y);
@@ -57,13 +59,16 @@ void check_keep(const char* function, View<const bool> keep, const Layout& x) {
   if (!keep) return;
   bool fits = keep.rank == x.rank;
   for (int a = 0; a < kMaxRank && fits; ++a) fits = keep.shape[a] == 1 || keep.shape[a] == x.shape[a];
-  if (!fits) shape_error("{}: keep has shape {}, expected {} with each axis full or 1; insert axes of size 1", function, keep, x);
+  if (!fits)
+    shape_error("{}: keep has shape {}, expected {} with each axis full or 1; insert axes of size 1", function, keep,
+                x);
   check::data(function, "keep", keep);
 }
 
 enum class Result : uint8_t { kPerElement, kPerLine };
 
-Lines check_call(const char* function, View<const void> x, View<void> y, int axis, View<const bool> keep, Result result) {
+Lines check_call(const char* function, View<const void> x, View<void> y, int axis, View<const bool> keep,
+                 Result result) {
   check_input(function, x, axis);
   if (axis < 0) axis += x.rank;
   Layout expected(std::span(x.shape.data(), size_t(x.rank)));
@@ -78,7 +83,8 @@ Lines check_call(const char* function, View<const void> x, View<void> y, int axi
 /// Sets the values of a line that are not kept.
 template <class T> void set_hidden(const Lines& lines, const Extents& at, T* values, T value) {
   if (!lines.keep) return;
-  const auto* kept = reinterpret_cast<const uint8_t*>(lines.keep.data) + lines.keep.broadcast_offset(at[0], at[1], at[2], at[3]);
+  const auto* kept =
+      reinterpret_cast<const uint8_t*>(lines.keep.data) + lines.keep.broadcast_offset(at[0], at[1], at[2], at[3]);
   const int64_t step = lines.keep.shape[lines.axis] == 1 ? 0 : lines.keep.strides[lines.axis];
   for (int64_t i = 0; i < lines.length; ++i) {
     if (!kept[i * step]) values[i] = value;

@@ -48,7 +48,9 @@ double log_sum_exp_of(const Tensor& line, const Tensor& keep = {}) {
   return y.get(0);
 }
 
-Tensor floats(const std::vector<double>& numbers) { return tensor(DType::kFloat32, {int64_t(numbers.size())}, numbers); }
+Tensor floats(const std::vector<double>& numbers) {
+  return tensor(DType::kFloat32, {int64_t(numbers.size())}, numbers);
+}
 Tensor bools(const std::vector<double>& numbers) { return tensor(DType::kBool, {int64_t(numbers.size())}, numbers); }
 
 TEST(Softmax, HandComputedValues) {
@@ -127,7 +129,8 @@ TEST(Softmax, GoesAlongAnyAxisOfAnyPlacement) {
       x.each([&](auto... index) {
         double sum = 0;
         std::array<int64_t, 4> at{index...};
-        for (at[along] = 0; at[along] < x.layout().shape[along]; ++at[along]) sum += std::exp(x.get(at[0], at[1], at[2], at[3]));
+        for (at[along] = 0; at[along] < x.layout().shape[along]; ++at[along])
+          sum += std::exp(x.get(at[0], at[1], at[2], at[3]));
         ASSERT_NEAR(y.get(index...), std::exp(x.get(index...)) / sum, 1e-14) << name(placement) << " axis " << axis;
       });
     }
@@ -203,7 +206,8 @@ TEST(SoftmaxErrors, NameArgumentExpectedAndGot) {
   const Tensor x(DType::kFloat32, {2, 3});
   Tensor y(DType::kFloat32, {2, 3}), wrong(DType::kFloat32, {3, 2}), whole(DType::kInt32, {2, 3});
   const Tensor keep(DType::kBool, {2, 2}), flat(DType::kBool, {3});
-  EXPECT_EQ(message_of<ShapeError>([&] { softmax(View<const void>{}, y.view()); }), "softmax: x is missing; pass a view");
+  EXPECT_EQ(message_of<ShapeError>([&] { softmax(View<const void>{}, y.view()); }),
+            "softmax: x is missing; pass a view");
   EXPECT_EQ(message_of<OptionError>([&] { softmax(x.view(), y.view(), 2); }),
             "softmax: axis is 2, expected -2 to 1 for x of shape {2, 3}");
   EXPECT_EQ(message_of<ShapeError>([&] { softmax(x.view(), wrong.view()); }),

@@ -40,14 +40,16 @@ template <class Passes> void append_all(std::string& stage, const Passes& passes
 
 Attention& Attention::scale(double scale) {
   if (!std::isfinite(scale)) {
-    option_error("Attention::scale: scale is {}; expected a finite number; leave it out for 1 / sqrt(head size)", scale);
+    option_error("Attention::scale: scale is {}; expected a finite number; leave it out for 1 / sqrt(head size)",
+                 scale);
   }
   scale_ = scale;
   return *this;
 }
 
 Attention& Attention::dropout(double p) {
-  if (!(p >= 0 && p <= 1)) option_error("Attention::dropout: p is {}; expected 0 to 1, the share of weights that is dropped", p);
+  if (!(p >= 0 && p <= 1))
+    option_error("Attention::dropout: p is {}; expected 0 to 1, the share of weights that is dropped", p);
   dropout_ = p;
   return *this;
 }

@@ -43,8 +43,9 @@ TEST(AttentionText, WritesStagesInOrderAndWordsAsAdded) {
   Attention a;
   a.score(SoftCap{30}).visible(Causal{}).scale(0.125).visible(Window{255, 0}).score(Bias{}).align(Align::kBottomRight);
   a.dropout(0.1).zero_key().weights(SinkSoftmax{}).heads(HeadMapping::kTiled);
-  EXPECT_EQ(a.text(),
-            "causal window:255,0 align:bottom_right heads:tiled | softcap:30 bias scale:0.125 | sink_softmax zero_key dropout:0.1");
+  EXPECT_EQ(
+      a.text(),
+      "causal window:255,0 align:bottom_right heads:tiled | softcap:30 bias scale:0.125 | sink_softmax zero_key dropout:0.1");
 }
 
 TEST(AttentionText, LeavesOutEmptyStages) {
@@ -77,7 +78,8 @@ TEST(AttentionEquality, IsThatOfTheFormula) {
   EXPECT_NE(a, Attention(a).zero_key());
   EXPECT_NE(a, Attention(a).scale(1));
   EXPECT_NE(a, Attention(a).dropout(0.5));
-  EXPECT_NE(Attention().score(SoftCap{30}).score(Bias{}), Attention().score(Bias{}).score(SoftCap{30})) << "order counts";
+  EXPECT_NE(Attention().score(SoftCap{30}).score(Bias{}), Attention().score(Bias{}).score(SoftCap{30}))
+      << "order counts";
 }
 
 TEST(AttentionEquality, ComparesOwnPoliciesByNameAndNumbers) {
@@ -134,8 +136,9 @@ Attention random_attention() {
   const auto chance = [] { return *rc::gen::inRange(0, 3) == 0; };
   const auto number = [](auto low, auto high) { return *rc::gen::inRange(low, high); };
   const auto finite = [] {
-    return *rc::gen::suchThat(rc::gen::map(arbitrary<uint64_t>(), [](uint64_t bits) { return std::bit_cast<double>(bits); }),
-                              [](double d) { return std::isfinite(d); });
+    return *rc::gen::suchThat(
+        rc::gen::map(arbitrary<uint64_t>(), [](uint64_t bits) { return std::bit_cast<double>(bits); }),
+        [](double d) { return std::isfinite(d); });
   };
   Attention a;
   if (chance()) a.visible(Causal{});

@@ -1,5 +1,6 @@
 // score' = score - slope[head] * |p - j|, with vectors.
 #include "kernels/targets.h"
+#include "policies/expect_name.h"
 #include "qkv/policies.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "policies/alibi.cc"
@@ -61,6 +62,9 @@ class AlibiPass final : public passes::Score {
 }  // namespace
 }  // namespace policies
 
-std::shared_ptr<const passes::Score> adapt_score(Alibi p) { return std::make_shared<policies::AlibiPass>(p); }
+std::shared_ptr<const passes::Score> adapt_score(Alibi p) {
+  policies::expect_name(p.slopes, "alibi_slopes");
+  return std::make_shared<policies::AlibiPass>(p);
+}
 }  // namespace qkv
 #endif

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "kernels/targets.h"
+#include "policies/expect_name.h"
 #include "qkv/policies.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "policies/bias.cc"
@@ -139,6 +140,9 @@ class UnboundBias final : public passes::Score {
 }  // namespace
 }  // namespace policies
 
-std::shared_ptr<const passes::Score> adapt_score(Bias p) { return std::make_shared<policies::UnboundBias>(p); }
+std::shared_ptr<const passes::Score> adapt_score(Bias p) {
+  policies::expect_name(p.bias, "bias");
+  return std::make_shared<policies::UnboundBias>(p);
+}
 }  // namespace qkv
 #endif

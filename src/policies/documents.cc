@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <span>
 
+#include "policies/expect_name.h"
 #include "qkv/policies.h"
 
 namespace qkv {
@@ -85,6 +86,10 @@ class DocumentsPass final : public passes::Pattern {
 
 }  // namespace
 
-std::shared_ptr<const passes::Pattern> adapt_pattern(Documents p) { return std::make_shared<DocumentsPass>(p); }
+std::shared_ptr<const passes::Pattern> adapt_pattern(Documents p) {
+  policies::expect_name(p.query_documents, "query_documents");
+  policies::expect_name(p.key_documents, "key_documents");
+  return std::make_shared<DocumentsPass>(p);
+}
 
 }  // namespace qkv

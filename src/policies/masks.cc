@@ -1,4 +1,5 @@
 // Keep and ignore masks: bytes that are read where they lie.
+#include "policies/expect_name.h"
 #include "qkv/policies.h"
 
 namespace qkv {
@@ -43,7 +44,13 @@ template <class M> class MaskPass final : public passes::Pattern {
 
 }  // namespace
 
-std::shared_ptr<const passes::Pattern> adapt_pattern(KeepMask p) { return std::make_shared<MaskPass<KeepMask>>(p); }
-std::shared_ptr<const passes::Pattern> adapt_pattern(IgnoreMask p) { return std::make_shared<MaskPass<IgnoreMask>>(p); }
+std::shared_ptr<const passes::Pattern> adapt_pattern(KeepMask p) {
+  policies::expect_name(p.mask, "keep_mask");
+  return std::make_shared<MaskPass<KeepMask>>(p);
+}
+std::shared_ptr<const passes::Pattern> adapt_pattern(IgnoreMask p) {
+  policies::expect_name(p.mask, "ignore_mask");
+  return std::make_shared<MaskPass<IgnoreMask>>(p);
+}
 
 }  // namespace qkv
