@@ -1,0 +1,244 @@
+// qkv bench: what this machine can do, and how much of that attention gets.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "qkv/commands.h"
+#include "qkv/error.h"
+#include "qkv/machine.h"
+#include "qkv/table.h"
+#include "reference/oracle.h"
+
+namespace qkv::cli {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  qkv bench                      (this machine's peak and bandwidth, then prefill and decode on usual shapes)
+  qkv bench --threads 1,2 --json
+  qkv bench --quick              (one long sequence, a few seconds)
+
+Rates count 4 * B * Hq * pairs * D operations with pairs the visible ones. The peak and the bandwidth are measured between the
+shapes, in the same seconds; shares are of the best that was seen. A few rows of every shape are compared with the oracle in
+long double before the clock starts.)";
+
+struct Shape {
+  const char* name;
+  int batch, heads, key_heads, queries, keys, dim;
+  bool causal;
+  bool decode() const { return queries == 1; }
+};
+constexpr Shape kShapes[] = {{"512", 1, 8, 8, 512, 512, 64, false},
+                             {"BERT 4x12x128", 4, 12, 12, 128, 128, 64, false},
+                             {"2048", 1, 8, 8, 2048, 2048, 64, false},
+                             {"2048 D=128", 1, 8, 8, 2048, 2048, 128, false},
+                             {"2048 causal", 1, 8, 8, 2048, 2048, 64, true},
+                             {"8192", 1, 8, 8, 8192, 8192, 64, false},
+                             {"8192 causal", 1, 8, 8, 8192, 8192, 64, true},
+                             {"decode 32 heads, 4096", 1, 32, 32, 1, 4096, 128, false},
+                             {"decode 32/8 heads, 16384", 1, 32, 8, 1, 16384, 128, false}};
+
+struct Options {
+  std::vector<int> threads;
+  std::string only;
+  double seconds = 1;
+  bool quick = false, json = false;
+};
+
+struct Result {
+  const Shape* shape;
+  int threads;
+  std::vector<double> runs;  ///< seconds, rising
+  double operations, bytes;
+  double worst_error;
+  std::string path;
+  double best() const { return runs.front(); }
+  double median() const { return runs[runs.size() / 2]; }
+};
+
+struct Yardstick {
+  double peak = 0, bandwidth = 0;
+  void measure(Executor& executor) {
+    for (int i = 0; i < 3; ++i) peak = std::max(peak, measure_peak(executor));
+    bandwidth = std::max(bandwidth, measure_bandwidth(executor));
+  }
+};
+
+struct Tensors {
+  explicit Tensors(const Shape& s)
+      : query(size(s.heads, s.queries, s)), key(size(s.key_heads, s.keys, s)), value(key.size()), out(query.size()) {
+    std::mt19937 generator(1);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (auto* tensor : {&query, &key, &value})
+      for (float& x : *tensor) x = uniform(generator);
+    inputs = {.query = View<float>(query.data(), {s.batch, s.heads, s.queries, s.dim}),
+              .key = View<float>(key.data(), {s.batch, s.key_heads, s.keys, s.dim}),
+              .value = View<float>(value.data(), {s.batch, s.key_heads, s.keys, s.dim})};
+    result = View<float>(out.data(), {s.batch, s.heads, s.queries, s.dim});
+  }
+  static size_t size(int heads, int length, const Shape& s) {
+    return size_t(s.batch) * size_t(heads) * size_t(length) * size_t(s.dim);
+  }
+
+  std::vector<float> query, key, value, out;
+  Inputs inputs;
+  View<float> result;
+};
+
+/// The largest difference to the oracle in a few rows, relative to the largest value. Throws where that is no rounding error.
+double check_rows(const Shape& s, const Attention& a, const Tensors& t) {
+  const reference::Problem problem(a, t.inputs);
+  double worst = 0, largest = 0;
+  for (const int row : {0, s.queries / 3, s.queries - 1}) {
+    const auto right = reference::oracle(problem, s.batch - 1, s.heads - 1, row);
+    for (int e = 0; e < s.dim; ++e) {
+      worst = std::max(worst, std::abs(right.out[size_t(e)] - double(t.result(s.batch - 1, s.heads - 1, row, e))));
+      largest = std::max(largest, std::abs(right.out[size_t(e)]));
+    }
+  }
+  if (!(worst <= 1e-5 * largest))
+    throw Error(fmt::format("{}: the result is {:.1e} off the oracle, more than rounding explains", s.name, worst));
+  return worst / largest;
+}
+
+Result run_shape(const Shape& s, Executor& executor, double seconds, Yardstick& yardstick) {
+  Tensors t(s);
+  Attention a;
+  if (s.causal) a.visible(Causal{});
+  Workspace workspace;
+  const Call call{&executor, &workspace, {}};
+  const Path path = find_path(a, t.inputs, call);
+  Result r{&s, executor.concurrency(), {}, 0, 0, 0, path.kernel + " on " + path.instruction_set};
+  r.operations = 4.0 * double(path.visible_pairs) * s.dim;
+  r.bytes = 4.0 * double(t.key.size() + t.value.size());
+  forward(a, t.inputs, {.out = t.result}, call);
+  r.worst_error = check_rows(s, a, t);
+  yardstick.measure(executor);
+  // The machine may be shared: its peak is looked at between the runs, so that both meet the same neighbours.
+  double spent = 0, next_look = seconds / 4;
+  while (r.runs.size() < 5 || spent < seconds) {
+    const auto start = std::chrono::steady_clock::now();
+    forward(a, t.inputs, {.out = t.result}, call);
+    r.runs.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    spent += r.runs.back();
+    if (spent < next_look) continue;
+    yardstick.measure(executor);
+    next_look = spent + seconds / 4;
+  }
+  std::sort(r.runs.begin(), r.runs.end());
+  return r;
+}
+
+nlohmann::json json_of(const Result& r, const Yardstick& y) {
+  const Shape& s = *r.shape;
+  nlohmann::json j{{"shape",
+                    {{"batch", s.batch},
+                     {"heads", s.heads},
+                     {"key_heads", s.key_heads},
+                     {"queries", s.queries},
+                     {"keys", s.keys},
+                     {"head_dim", s.dim},
+                     {"causal", s.causal}}},
+                   {"name", s.name},
+                   {"threads", r.threads},
+                   {"path", r.path},
+                   {"runs", r.runs.size()},
+                   {"best_ms", r.best() * 1e3},
+                   {"median_ms", r.median() * 1e3},
+                   {"slowest_ms", r.runs.back() * 1e3},
+                   {"gflops", r.operations / r.best() / 1e9},
+                   {"share_of_peak", r.operations / r.best() / 1e9 / y.peak},
+                   {"relative_error_against_oracle", r.worst_error}};
+  if (s.decode()) {
+    j["gbytes_per_second"] = r.bytes / r.best() / 1e9;
+    j["share_of_bandwidth"] = r.bytes / r.best() / 1e9 / y.bandwidth;
+  }
+  return j;
+}
+
+void add_row(Table& table, const Result& r, const Yardstick& y) {
+  const double rate = r.operations / r.best() / 1e9, bandwidth = r.bytes / r.best() / 1e9;
+  table.add({r.shape->name, r.path, fmt::format("{:.2f}", r.best() * 1e3), fmt::format("{:.2f}", r.median() * 1e3),
+             fmt::format("{:.1f}", rate), fmt::format("{:.0f} %", 100 * rate / y.peak),
+             r.shape->decode() ? fmt::format("{:.1f}", bandwidth) : "",
+             r.shape->decode() ? fmt::format("{:.0f} %", 100 * bandwidth / y.bandwidth) : ""});
+}
+
+std::vector<const Shape*> chosen(const Options& o) {
+  std::vector<const Shape*> shapes;
+  for (const Shape& s : kShapes)
+    if (o.quick ? std::string_view(s.name) == "8192 causal"
+                : std::string_view(s.name).find(o.only) != std::string_view::npos)
+      shapes.push_back(&s);
+  if (shapes.empty()) throw OptionError(fmt::format("no shape has '{}' in its name", o.only));
+  return shapes;
+}
+
+int bench(const Options& o) {
+  const Screen screen = screen_of_stdout(ColorWhen::kAuto);
+  nlohmann::json report{
+      {"processor", processor_name()}, {"compiler", compiler_name()}, {"results", nlohmann::json::array()}};
+  for (const int threads : o.threads) {
+    ThreadPool pool(threads);
+    Yardstick y;
+    y.measure(pool);
+    std::vector<Result> results;
+    for (const Shape* s : chosen(o)) {
+      results.push_back(run_shape(*s, pool, o.seconds, y));
+      if (!o.json && isatty(fileno(stderr))) fmt::print(stderr, "\r{} done\033[K", s->name);
+    }
+    if (!o.json && isatty(fileno(stderr))) fmt::print(stderr, "\r\033[K");
+    if (o.json) {
+      report["machine"].push_back(
+          {{"threads", threads}, {"peak_gflops", y.peak}, {"bandwidth_gbytes_per_second", y.bandwidth}});
+      for (const Result& r : results) report["results"].push_back(json_of(r, y));
+      continue;
+    }
+    fmt::print("{}, {} thread{}, {}: peak {:.1f} GFLOP/s (float32 FMA), {:.1f} GB/s read\n", processor_name(), threads,
+               threads == 1 ? "" : "s", compiler_name(), y.peak, y.bandwidth);
+    Table table({{"shape"},
+                 {"path"},
+                 {"best ms", Side::kRight},
+                 {"median", Side::kRight},
+                 {"GFLOP/s", Side::kRight},
+                 {"of peak", Side::kRight},
+                 {"GB/s", Side::kRight},
+                 {"of read", Side::kRight}});
+    for (const Result& r : results) add_row(table, r, y);
+    fmt::print("{}", table.text(screen));
+  }
+  if (o.json) fmt::print("{}\n", report.dump(2));
+  return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Run& run) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("bench", "Measure this machine, and attention on it");
+  command->footer(kExamples);
+  command->add_option("--threads", o->threads, "How many threads, one or several numbers")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--only", o->only, "Shapes with this in their name");
+  command->add_option("--seconds", o->seconds, "Least time for each shape")
+      ->check(CLI::Range(0.01, 3600.0))
+      ->capture_default_str();
+  command->add_flag("--quick", o->quick, "One long sequence only");
+  command->add_flag("--json", o->json, "Machine-readable");
+  command->callback([o, &run] {
+    if (o->threads.empty()) o->threads = {default_executor().concurrency()};
+    run = [o] { return bench(*o); };
+  });
+}
+
+}  // namespace qkv::cli
