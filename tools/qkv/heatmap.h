@@ -1,0 +1,28 @@
+// A matrix of weights as a heat map in text.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "qkv/grid.h"
+
+namespace qkv::cli {
+
+struct Matrix {
+  int64_t rows = 0, columns = 0;
+  int64_t unit = 1;  ///< pairs of the real matrix along each side of an entry, where it is a reduction by maximum
+  std::vector<float> values;      ///< {rows, columns}
+  std::vector<uint8_t> hidden{};  ///< {rows, columns}, not 0 where a mask hides the pair; empty: nothing is known
+  size_t at(int64_t row, int64_t column) const { return static_cast<size_t>(row * columns + column); }
+};
+
+enum class Scale : uint8_t { kLinear, kLog };
+
+/// Fits the screen; where several pairs share a cell it shows the largest (a mean would lose single links, a NaN always
+/// shows). Ends with a legend: range, scale, what a cell stands for.
+std::string render_heatmap(const Matrix&, const AxisLabels&, Scale, const Screen&);
+
+/// Blocks of row_factor x column_factor by maximum; hidden where all of a block is.
+Matrix reduce_by_maximum(const Matrix&, int64_t row_factor, int64_t column_factor);
+
+}  // namespace qkv::cli

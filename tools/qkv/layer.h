@@ -1,0 +1,44 @@
+// One layer of a file, seen through its weights: computed from q and k, or read.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "qkv/facts.h"
+#include "qkv/heatmap.h"
+#include "qkv/problem.h"
+
+namespace qkv::cli {
+
+enum class WeightsFrom : uint8_t { kQueriesAndKeys, kFile };
+
+class Layer {
+ public:
+  /// Computes from q and k where they are there, unless `from` says that the file's weights are meant.
+  Layer(const Dump&, const AttentionOptions&, int number, WeightsFrom from);
+
+  int number() const { return number_; }
+  int64_t batches() const { return sizes_.batch; }
+  int64_t heads() const { return sizes_.heads; }
+  int64_t queries() const { return sizes_.queries; }
+  int64_t keys() const { return sizes_.keys; }
+  /// Where query 0 of a batch entry stands among the keys.
+  int64_t offset(int64_t batch) const;
+  const Problem* problem() const {
+    return problem_ ? &*problem_ : nullptr;
+  }  ///< nothing where weights come from the file
+
+  std::vector<HeadFacts> facts(int64_t batch, int links) const;
+  /// All weights {B, H, L, S}; nothing where they would be too many to hold.
+  View<const void> weights() const;
+  /// One head as a picture: every weight while there are few, else the largest of each square; with what masks hide.
+  Matrix picture(int64_t batch, int64_t head) const;
+
+ private:
+  int number_;
+  std::optional<Problem> problem_;
+  Array weights_;
+  bool whole_ = false;
+  Sizes sizes_;
+};
+
+}  // namespace qkv::cli

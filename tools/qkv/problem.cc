@@ -1,0 +1,349 @@
+#include "qkv/problem.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <set>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include "qkv/error.h"
+#include "qkv/heads.h"
+#include "qkv/views.h"
+
+namespace qkv::cli {
+
+namespace {
+
+template <class T> T number_of(std::string_view text, std::string_view option) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw OptionError(fmt::format("{}: expected a whole number, got '{}'", option, text));
+  return value;
+}
+
+std::vector<int32_t> numbers_of(std::string_view text, std::string_view option) {
+  std::vector<int32_t> numbers;
+  for (size_t first = 0; first <= text.size();) {
+    const size_t last = std::min(text.find(',', first), text.size());
+    numbers.push_back(number_of<int32_t>(text.substr(first, last - first), option));
+    first = last + 1;
+  }
+  return numbers;
+}
+
+bool is_list(std::string_view text) { return !text.empty() && text.find_first_not_of("-0123456789,") == text.npos; }
+
+Array array_of(const std::vector<int32_t>& numbers) {
+  Array a(DType::kInt32, {static_cast<int64_t>(numbers.size())});
+  std::copy(numbers.begin(), numbers.end(), static_cast<int32_t*>(a.data()));
+  return a;
+}
+
+class Maker {
+ public:
+  Maker(const AttentionOptions& options, const Dump& dump, int layer) : options_(options), dump_(dump), layer_(layer) {}
+
+  Problem make() {
+    lengths("cumulative_query_lengths", problem_.inputs.cumulative_query_lengths);
+    lengths("cumulative_key_lengths", problem_.inputs.cumulative_key_lengths);
+    problem_.packed = static_cast<bool>(problem_.inputs.cumulative_query_lengths);
+    queries_keys_values();
+    measure();
+    formula();
+    lengths("key_lengths", problem_.inputs.key_lengths);
+    lengths("query_offset", problem_.inputs.query_offset);
+    lengths("key_start", problem_.inputs.key_start);
+    tables();
+    return std::move(problem_);
+  }
+
+ private:
+  const std::string* option(const std::string& name) const {
+    const auto at = options_.tensors.find(name);
+    return at == options_.tensors.end() || at->second.empty() ? nullptr : &at->second;
+  }
+  bool given(const std::string& name) const { return option(name) != nullptr || dump_.has(layer_, name); }
+
+  View<const void> keep(Array array) {
+    problem_.memory.push_back(std::move(array));
+    return problem_.memory.back().view();
+  }
+
+  /// From the option, else from the dump, else nothing.
+  View<const void> load(const std::string& name) {
+    if (const std::string* where = option(name))
+      return keep(is_list(*where) ? array_of(numbers_of(*where, name)) : read_tensor(*where));
+    if (auto found = dump_.find(layer_, name)) return keep(std::move(*found));
+    return {};
+  }
+
+  void lengths(const std::string& name, View<const int32_t>& field) {
+    const View<const void> x = load(name);
+    if (x) field = keep(to_int32(x, name)).as<const int32_t>();
+  }
+
+  void queries_keys_values() {
+    Inputs& in = problem_.inputs;
+    in.query = needed("q");
+    in.key = needed("k");
+    in.value = load("v");
+    if (!in.value) {
+      in.value = in.key;
+      in.value.shape[static_cast<size_t>(std::max(0, in.value.rank - 1))] = 0;
+    }
+    if (problem_.packed) return;
+    problem_.missing_axes = std::max(0, 4 - in.query.rank);
+    for (View<const void>* x : {&in.query, &in.key, &in.value}) *x = as_four_axes(*x);
+  }
+
+  View<const void> needed(const std::string& name) {
+    const View<const void> x = load(name);
+    if (x) return x;
+    const std::string file =
+        dump_.path().empty() ? "" : fmt::format(", or a file with the name {}{}", layer_prefix(layer_), name);
+    throw OptionError(fmt::format("{} is missing; give --{} FILE.npy{}", name, name, file));
+  }
+
+  void measure() {
+    const Inputs& in = problem_.inputs;
+    Sizes& s = problem_.sizes;
+    if (!problem_.packed) {
+      s = {in.query.shape[0], in.query.shape[1], in.key.shape[1],  in.query.shape[2],
+           in.key.shape[2],   in.query.shape[3], in.value.shape[3]};
+      return;
+    }
+    const auto longest = [](View<const int32_t> c) {
+      int64_t most = 0;
+      for (int64_t n = 0; n + 1 < c.shape[0]; ++n) most = std::max<int64_t>(most, int64_t{c(n + 1)} - c(n));
+      return most;
+    };
+    s = {std::max<int64_t>(0, in.cumulative_query_lengths.shape[0] - 1),
+         in.query.shape[1],
+         in.key.shape[1],
+         longest(in.cumulative_query_lengths),
+         longest(in.cumulative_key_lengths),
+         in.query.shape[2],
+         in.value.shape[2]};
+  }
+
+  void formula() {
+    if (options_.text.empty()) return formula_of_options();
+    if (options_.causal || options_.zero_key || options_.tiled_heads || !options_.align.empty() ||
+        !options_.window.empty() || options_.scale || options_.softcap) {
+      throw OptionError(
+          "--attention says the whole formula; put the other options into its text, or leave --attention out");
+    }
+    problem_.attention = Attention::parse(options_.text);
+  }
+
+  /// Modifiers in the order of the semantics: soft-cap, ALiBi, bias.
+  void formula_of_options() {
+    Attention& a = problem_.attention;
+    if (options_.causal) a.visible(Causal{});
+    if (!options_.window.empty()) a.visible(window());
+    if (given("documents") || given("query_documents")) a.visible(Documents{});
+    if (given("keep_mask")) a.visible(KeepMask{});
+    if (given("ignore_mask")) a.visible(IgnoreMask{});
+    if (options_.softcap) a.score(SoftCap{*options_.softcap});
+    if (wants_alibi()) a.score(Alibi{});
+    if (given("bias")) a.score(Bias{});
+    if (given("sinks")) a.weights(SinkSoftmax{});
+    if (options_.zero_key) a.zero_key();
+    if (options_.scale) a.scale(*options_.scale);
+    if (options_.tiled_heads) a.heads(HeadMapping::kTiled);
+    if (!options_.align.empty()) a.align(options_.align == "top_left" ? Align::kTopLeft : Align::kBottomRight);
+  }
+
+  bool wants_alibi() const {
+    return (options_.alibi != nullptr && options_.alibi->count() > 0) || dump_.has(layer_, "alibi_slopes");
+  }
+
+  Window window() const {
+    const std::vector<int32_t> sides = numbers_of(options_.window, "--window");
+    if (sides.size() != 2)
+      throw OptionError(fmt::format("--window: expected LEFT,RIGHT, got '{}'; -1 is unlimited", options_.window));
+    return {sides[0], sides[1]};
+  }
+
+  /// Whether the formula reads a tensor of that name. One that comes from an option is handed over in any case, so that
+  /// the library says what is wrong.
+  bool reads(const std::string& name) const {
+    if (option(name) != nullptr) return true;
+    if (name == "sinks") return problem_.attention.has_sinks();
+    const auto named = [&](const auto& policies) {
+      return std::any_of(policies.begin(), policies.end(), [&](const auto& p) {
+        const auto& tensors = p->about().tensors;
+        return std::find(tensors.begin(), tensors.end(), name) != tensors.end();
+      });
+    };
+    return named(problem_.attention.patterns()) || named(problem_.attention.scores());
+  }
+
+  /// A tensor that the formula reads; nothing where it does not, with a note where the file has one.
+  View<const void> table(const std::string& name) {
+    if (reads(name)) return load(name);
+    if (dump_.has(layer_, name))
+      problem_.notes.push_back(fmt::format("{} is in the file, but --attention does not name it: not used", name));
+    return {};
+  }
+
+  void tables() {
+    Inputs& in = problem_.inputs;
+    in.keep_mask = fit(table("keep_mask"), "keep_mask");
+    in.ignore_mask = fit(table("ignore_mask"), "ignore_mask");
+    in.bias = fit(table("bias"), "bias");
+    in.sinks = table("sinks");
+    in.alibi_slopes = table("alibi_slopes");
+    if (!in.alibi_slopes && reads("alibi_slopes")) default_slopes();
+    in.query_documents = documents("query_documents");
+    in.key_documents = documents("key_documents");
+  }
+
+  void default_slopes() {
+    const std::vector<float> slopes = alibi_slopes(static_cast<int>(problem_.sizes.heads));
+    Array a(DType::kFloat32, {static_cast<int64_t>(slopes.size())});
+    std::copy(slopes.begin(), slopes.end(), static_cast<float*>(a.data()));
+    problem_.inputs.alibi_slopes = keep(std::move(a));
+    problem_.notes.push_back(fmt::format("alibi: the usual slopes of {} heads, {:.4g} to {:.4g}", slopes.size(),
+                                         slopes.front(), slopes.back()));
+  }
+
+  /// "documents" names both sides of self-attention.
+  View<const void> documents(const std::string& name) {
+    if (!reads("query_documents") && !given("documents")) return {};
+    const View<const void> x = load(given(name) ? name : "documents");
+    if (!x) return {};
+    const View<const void> ids = keep(to_int32(x, name));
+    return ids.rank == 1 ? with_axes(ids, {-1, 0}) : ids;
+  }
+
+  /// A mask or a bias as {B, H, L, S}, whatever axes the file left out. Ambiguous ones are refused.
+  View<const void> fit(View<const void> x, const std::string& name) {
+    const Sizes& s = problem_.sizes;
+    if (x.rank == 2) {
+      const bool padding = name != "bias" && x.shape[0] == s.batch && x.shape[1] == s.keys;
+      const bool square = x.shape[0] == s.queries && x.shape[1] == s.keys;
+      if (padding && square && s.batch > 1) refuse(x, name, "{B, S} and {L, S}");
+      if (padding && !(square && s.batch == 1)) {
+        problem_.notes.push_back(
+            fmt::format("{} {}: taken as {{B, S}}, one entry for each key (as {{B, 1, 1, S}})", name, shape_text(x)));
+        return with_axes(x, {0, -1, -1, 1});
+      }
+      return with_axes(x, {-1, -1, 0, 1});
+    }
+    if (x.rank == 3) {
+      if (s.batch > 1 && s.batch == s.heads) refuse(x, name, "{B, L, S} and {H, L, S}");
+      return x.shape[0] == s.batch && s.batch > 1 ? with_axes(x, {0, -1, 1, 2}) : with_axes(x, {-1, 0, 1, 2});
+    }
+    return x;
+  }
+  [[noreturn]] static void refuse(View<const void> x, const std::string& name, const char* readings) {
+    throw ShapeError(fmt::format("{} {} can mean {}; save it with four axes {{B, H, L, S}}, 1 where it is shared", name,
+                                 shape_text(x), readings));
+  }
+
+  const AttentionOptions& options_;
+  const Dump& dump_;
+  int layer_;
+  Problem problem_;
+};
+
+template <class T> void narrow(View<const T> from, const std::string& name, int32_t*& to) {
+  for (int64_t a = 0; a < from.shape[0]; ++a) {
+    for (int64_t b = 0; b < from.shape[1]; ++b) {
+      const T value = from(a, b);
+      if (!std::in_range<int32_t>(value))
+        throw OptionError(fmt::format("{}: expected numbers of 32 bits, got {}", name, value));
+      *to++ = static_cast<int32_t>(value);
+    }
+  }
+}
+
+}  // namespace
+
+Array to_int32(View<const void> x, const std::string& name) {
+  if (x.rank > 2) throw ShapeError(fmt::format("{}: expected one or two axes, got {}", name, shape_text(x)));
+  Array result(DType::kInt32, {x.shape.begin(), x.shape.begin() + x.rank});
+  auto* to = static_cast<int32_t*>(result.data());
+  switch (x.dtype) {
+    case DType::kInt8: narrow(x.as<const int8_t>(), name, to); break;
+    case DType::kInt16: narrow(x.as<const int16_t>(), name, to); break;
+    case DType::kInt32: narrow(x.as<const int32_t>(), name, to); break;
+    case DType::kInt64: narrow(x.as<const int64_t>(), name, to); break;
+    case DType::kUInt8: narrow(x.as<const uint8_t>(), name, to); break;
+    case DType::kUInt16: narrow(x.as<const uint16_t>(), name, to); break;
+    case DType::kUInt32: narrow(x.as<const uint32_t>(), name, to); break;
+    case DType::kUInt64: narrow(x.as<const uint64_t>(), name, to); break;
+    default:
+      throw DtypeError(
+          fmt::format("{}: expected whole numbers, got {}; save x.astype(np.int32)", name, qkv::name(x.dtype)));
+  }
+  return result;
+}
+
+void add_attention_options(CLI::App& command, AttentionOptions& o) {
+  const char* group = "Attention";
+  command
+      .add_option("--attention", o.text, "the whole formula as text: \"causal window:255,0 | softcap:30 | softmax\"")
+      ->group(group);
+  command.add_flag("--causal", o.causal, "query p sees keys j <= p")->group(group);
+  command.add_option("--align", o.align, "where query 0 stands if there are fewer queries than keys")
+      ->check(CLI::IsMember({"top_left", "bottom_right"}))
+      ->group(group);
+  command.add_option("--window", o.window, "LEFT,RIGHT: query p sees p - LEFT <= j <= p + RIGHT; -1 is unlimited")
+      ->group(group);
+  command.add_option("--scale", o.scale, "factor of the scores; absent: 1 / sqrt(D)")->group(group);
+  command.add_option("--softcap", o.softcap, "scores become X tanh(score / X)")->group(group);
+  command.add_flag("--zero-key", o.zero_key, "one more key of zeros with a value of zeros")->group(group);
+  command.add_flag("--tiled-heads", o.tiled_heads, "query head h reads key head h mod Hkv, not h / (Hq / Hkv)")
+      ->group(group);
+  struct Tensor {
+    const char *option, *name, *help;
+  };
+  constexpr Tensor kTensors[] = {
+      {"--keep-mask", "keep_mask", "bool, true may attend: {B, H, L, S}, {L, S}, or {B, S} for padding"},
+      {"--ignore-mask", "ignore_mask", "bool, true is hidden; the same shapes"},
+      {"--bias", "bias", "added to the scores: {B, H, L, S}, {H, L, S} or {L, S}"},
+      {"--lengths", "key_lengths", "how many keys each batch entry has: a file, or 13,22,4"},
+      {"--documents", "documents", "document of each token, {B, L} or {L}: only the same one is seen"},
+      {"--sinks", "sinks", "logits {H} that take weight and have no value"},
+      {"--offset", "query_offset", "position of query 0: a number or one for each batch entry"},
+      {"--key-start", "key_start", "position of key column 0, where a cache dropped its oldest keys"},
+      {"--query-lengths", "cumulative_query_lengths",
+       "packed batches: 0 and the ends of the sequences, of q {T, H, D}"},
+      {"--packed-lengths", "cumulative_key_lengths", "the same of k and v"},
+  };
+  for (const Tensor& t : kTensors) {
+    command.add_option(t.option, o.tensors[t.name], t.help)->type_name("FILE")->group(group);
+  }
+  o.alibi = command
+                .add_option("--alibi", o.tensors["alibi_slopes"],
+                            "minus slope times distance; slopes {H} from FILE, or the usual ones")
+                ->expected(0, 1)
+                ->type_name("[FILE]")
+                ->group(group);
+}
+
+Problem make_problem(const AttentionOptions& options, const Dump& dump, int layer) {
+  return Maker(options, dump, layer).make();
+}
+
+int64_t valid_keys(const Problem& p, int64_t batch) {
+  const Inputs& in = p.inputs;
+  if (p.packed) return int64_t{in.cumulative_key_lengths(batch + 1)} - in.cumulative_key_lengths(batch);
+  return in.key_lengths ? in.key_lengths(batch) : p.sizes.keys;
+}
+
+int64_t offset_of(const Problem& p, int64_t batch) {
+  const Inputs& in = p.inputs;
+  if (in.query_offset) return in.query_offset(in.query_offset.shape[0] == 1 ? 0 : batch);
+  if (p.attention.align() != Align::kBottomRight) return 0;
+  const int64_t queries =
+      p.packed ? int64_t{in.cumulative_query_lengths(batch + 1)} - in.cumulative_query_lengths(batch) : p.sizes.queries;
+  return valid_keys(p, batch) - queries;
+}
+
+}  // namespace qkv::cli

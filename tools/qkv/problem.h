@@ -1,0 +1,59 @@
+// From a file and options to an Attention with its Inputs.
+#pragma once
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "qkv/attention.h"
+#include "qkv/dump.h"
+
+namespace CLI {  // CLI11 is large: only files that add options include it
+class App;
+class Option;
+}  // namespace CLI
+
+namespace qkv::cli {
+
+/// The attention as options say it. Tensors: FILE.npy or FILE.npz:NAME; those of one number a batch entry also "13,22,4".
+struct AttentionOptions {
+  std::string text;  ///< --attention
+  bool causal = false, zero_key = false, tiled_heads = false;
+  std::string align, window;
+  std::optional<double> scale;
+  std::optional<float> softcap;
+  std::map<std::string, std::string> tensors;  ///< by their name in Inputs
+  const CLI::Option* alibi = nullptr;          ///< whether --alibi was given, with or without slopes
+};
+/// `options` has to live as long as the command.
+void add_attention_options(CLI::App& command, AttentionOptions& options);
+
+struct Sizes {
+  int64_t batch = 0, heads = 0, key_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
+};
+
+/// One layer, ready to compute.
+struct Problem {
+  Attention attention;
+  Inputs inputs;
+  Sizes sizes;
+  bool packed = false;
+  int missing_axes = 0;            ///< of q before {B, H, L, D}: outputs are written without them too
+  std::deque<Array> memory;        ///< what the views look at
+  std::vector<std::string> notes;  ///< what was understood from shapes, for a person
+};
+
+/// q, k, v and everything else of `layer`, from options first, then from the dump. Without `v` the values have no columns.
+/// Throws OptionError, ShapeError, FileError.
+Problem make_problem(const AttentionOptions&, const Dump&, int layer);
+
+/// Position of query 0 of a batch entry, as forward() sees it.
+int64_t offset_of(const Problem&, int64_t batch);
+/// How many keys a batch entry has.
+int64_t valid_keys(const Problem&, int64_t batch);
+
+/// Converts integers of any type. Throws OptionError naming `name`.
+Array to_int32(View<const void>, const std::string& name);
+
+}  // namespace qkv::cli

@@ -1,0 +1,81 @@
+#include "qkv/terminal.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "qkv/colormap.h"
+
+namespace qkv::cli {
+namespace {
+
+Screen screen_with(std::map<std::string, std::string> variables, bool terminal, ColorWhen when = ColorWhen::kAuto,
+                   int columns = 0) {
+  Surroundings s{[&](const char* name) -> const char* {
+                   const auto at = variables.find(name);
+                   return at == variables.end() ? nullptr : at->second.c_str();
+                 },
+                 terminal, columns, 0};
+  return screen_of(s, when);
+}
+
+TEST(Terminal, ColoursOnlyWhereSomebodyCanSeeThem) {
+  EXPECT_EQ(screen_with({{"TERM", "xterm-256color"}}, true).colors, ColorDepth::k256);
+  EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"COLORTERM", "truecolor"}}, true).colors, ColorDepth::kTrue);
+  EXPECT_EQ(screen_with({{"TERM", "xterm-direct"}}, true).colors, ColorDepth::kTrue);
+  EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"COLORTERM", "truecolor"}}, false).colors, ColorDepth::kNone);
+  EXPECT_EQ(screen_with({{"TERM", "dumb"}, {"COLORTERM", "truecolor"}}, true).colors, ColorDepth::kNone);
+  EXPECT_EQ(screen_with({{"COLORTERM", "truecolor"}}, true).colors, ColorDepth::kNone);
+}
+
+TEST(Terminal, NoColorIsRespectedWhereItIsNotEmpty) {
+  EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"NO_COLOR", "1"}}, true).colors, ColorDepth::kNone);
+  EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"NO_COLOR", ""}}, true).colors, ColorDepth::k256);
+}
+
+TEST(Terminal, TheOptionComesBeforeTheVariable) {
+  EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"NO_COLOR", "1"}}, false, ColorWhen::kAlways).colors, ColorDepth::k256);
+  EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"COLORTERM", "24bit"}}, true, ColorWhen::kNever).colors,
+            ColorDepth::kNone);
+}
+
+TEST(Terminal, SizeIsThatOfTheVariablesThenOfTheTerminal) {
+  EXPECT_EQ(screen_with({{"COLUMNS", "120"}}, true, ColorWhen::kAuto, 90).columns, 120);
+  EXPECT_EQ(screen_with({}, true, ColorWhen::kAuto, 90).columns, 90);
+  EXPECT_EQ(screen_with({}, false).columns, 100);
+  EXPECT_EQ(screen_with({{"COLUMNS", "-5"}}, false).columns, 100);
+  EXPECT_EQ(screen_with({{"COLUMNS", "1"}}, false).columns, 20);
+  EXPECT_EQ(screen_with({{"COLUMNS", "99999999999999999999"}}, false).columns, 100);
+}
+
+TEST(Terminal, BlockElementsNeedAUtf8Locale) {
+  EXPECT_TRUE(screen_with({{"LANG", "de_DE.UTF-8"}}, true).unicode);
+  EXPECT_TRUE(screen_with({{"LANG", "C"}, {"LC_ALL", "C.utf8"}}, true).unicode);
+  EXPECT_FALSE(screen_with({{"LANG", "de_DE.UTF-8"}, {"LC_ALL", "C"}}, true).unicode);
+  EXPECT_FALSE(screen_with({}, true).unicode);
+}
+
+TEST(Terminal, TheNearestOf256ColoursIsNear) {
+  EXPECT_EQ(nearest_of_256({0, 0, 0}), 16);
+  EXPECT_EQ(nearest_of_256({255, 255, 255}), 231);
+  EXPECT_EQ(nearest_of_256({255, 0, 0}), 196);
+  EXPECT_EQ(nearest_of_256({128, 128, 128}), 244);
+}
+
+TEST(Colormap, GoesFromDarkToBrightWithoutAStepBack) {
+  double before = -1;
+  for (int n = 0; n <= 100; ++n) {
+    const Rgb c = viridis(n / 100.0);
+    const double luma = 0.2126 * c.r + 0.7152 * c.g + 0.0722 * c.b;
+    EXPECT_GT(luma, before - 0.5) << n;  // rounding to bytes
+    before = luma;
+  }
+  EXPECT_EQ(viridis(-1), viridis(0));
+  EXPECT_EQ(viridis(2), viridis(1));
+  EXPECT_EQ(readable_on(viridis(0)), (Rgb{255, 255, 255}));
+  EXPECT_EQ(readable_on(viridis(1)), (Rgb{0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace qkv::cli

@@ -1,0 +1,118 @@
+#include "qkv/tokens.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "qkv/error.h"
+#include "qkv/labels.h"
+
+namespace qkv::cli {
+
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr uintmax_t kMostBytes = uintmax_t{256} << 20;
+
+[[noreturn]] void refuse(const std::string& where) {
+  throw FileError(fmt::format(
+      "{}: expected JSON with \"tokens\": [\"a\", \"b\", ...], or one such list for each batch entry", where));
+}
+
+std::vector<std::string> strings_of(const json& list, const std::string& where) {
+  std::vector<std::string> tokens;
+  for (const json& token : list) {
+    if (!token.is_string()) refuse(where);
+    tokens.push_back(token.get<std::string>());
+  }
+  return tokens;
+}
+
+/// The list of a batch entry: of many lists the one at `batch`, of one list that.
+std::vector<std::string> tokens_of(const json& value, int64_t batch, const std::string& where) {
+  const json& lists = value.is_object() ? value.value("tokens", json()) : value;
+  if (!lists.is_array()) refuse(where);
+  if (lists.empty() || !lists.front().is_array()) return strings_of(lists, where);
+  const auto at = static_cast<size_t>(batch);
+  if (at >= lists.size() || !lists[at].is_array()) return {};
+  return strings_of(lists[at], where);
+}
+
+json parse(const std::string& text, const std::string& where) {
+  json value = json::parse(text, nullptr, false);
+  if (value.is_discarded()) refuse(where);
+  return value;
+}
+
+json read(const std::string& path) {
+  std::error_code error;
+  const uintmax_t size = fs::file_size(path, error);
+  std::ifstream file(path, std::ios::binary);
+  if (error || !file) throw FileError(fmt::format("cannot read the tokens in {}", path));
+  if (size > kMostBytes) throw FileError(fmt::format("{}: expected tokens, got {} bytes", path, size));
+  return parse({std::istreambuf_iterator<char>(file), {}}, path);
+}
+
+std::vector<std::string> from_option(const std::string& text, int64_t batch, const char* option) {
+  if (text.ends_with(".json")) return tokens_of(read(text), batch, text);
+  if (text.starts_with("[")) return tokens_of(parse(text, option), batch, option);
+  std::vector<std::string> tokens;
+  for (size_t first = 0; first <= text.size();) {
+    const size_t last = std::min(text.find(',', first), text.size());
+    tokens.push_back(text.substr(first, last - first));
+    first = last + 1;
+  }
+  return tokens;
+}
+
+void expect_count(const std::vector<std::string>& tokens, int64_t count, const char* option, const char* what) {
+  if (static_cast<int64_t>(tokens.size()) == count) return;
+  throw OptionError(fmt::format("{}: expected {} tokens, one for each {}, got {}", option, count, what, tokens.size()));
+}
+
+std::vector<std::string> safe(std::vector<std::string> tokens) {
+  for (std::string& token : tokens) token = safe_text(token);
+  return tokens;
+}
+
+/// What lies beside the tensors is used where it fits.
+void use_sidecar(const std::string& tensors, int64_t batch, int64_t queries, int64_t keys, Tokens& tokens) {
+  const std::string path = fs::path(tensors).replace_extension(".json").string();
+  std::error_code ignored;
+  if (tensors.empty() || !fs::is_regular_file(path, ignored)) return;
+  const std::vector<std::string> found = safe(tokens_of(read(path), batch, path));
+  const auto count = static_cast<int64_t>(found.size());
+  if (count == queries) tokens.queries = found;
+  if (count == keys) tokens.keys = found;
+  if (count != queries && count != keys)
+    tokens.note =
+        fmt::format("{} has {} tokens, but there are {} queries and {} keys: not used", path, count, queries, keys);
+}
+
+}  // namespace
+
+Tokens find_tokens(const TokenSource& source, int64_t batch, int64_t queries, int64_t keys) {
+  Tokens tokens;
+  if (source.option.empty() && source.key_option.empty()) {
+    use_sidecar(source.tensors, batch, queries, keys, tokens);
+    return tokens;
+  }
+  if (!source.option.empty()) {
+    tokens.queries = safe(from_option(source.option, batch, "--tokens"));
+    expect_count(tokens.queries, queries, "--tokens", "query");
+    if (queries == keys) tokens.keys = tokens.queries;
+  }
+  if (!source.key_option.empty()) {
+    tokens.keys = safe(from_option(source.key_option, batch, "--key-tokens"));
+    expect_count(tokens.keys, keys, "--key-tokens", "key");
+  }
+  return tokens;
+}
+
+}  // namespace qkv::cli

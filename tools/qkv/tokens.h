@@ -1,0 +1,26 @@
+// The words that rows and columns of weights belong to.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace qkv::cli {
+
+/// Safe to print (labels.h). Empty where nothing is known.
+struct Tokens {
+  std::vector<std::string> queries, keys;
+  std::string note;  ///< why a file beside the tensors was not used
+};
+
+struct TokenSource {
+  std::string option;      ///< --tokens: a,b,c, or ["a", ","], or FILE.json
+  std::string key_option;  ///< --key-tokens, where the keys are others
+  std::string tensors;     ///< the file of tensors: NAME.json is looked for beside NAME.npz
+};
+
+/// JSON: a list of tokens, a list of such lists (one for each batch entry), or an object with that as "tokens".
+/// Throws OptionError where an option's tokens are not as many as the queries or keys, FileError for a file that is no
+/// such JSON.
+Tokens find_tokens(const TokenSource&, int64_t batch, int64_t queries, int64_t keys);
+
+}  // namespace qkv::cli

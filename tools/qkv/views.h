@@ -1,0 +1,22 @@
+// Views of tensors with other axes, and their elements as numbers.
+#pragma once
+#include <initializer_list>
+
+#include "qkv/io.h"
+#include "qkv/view.h"
+
+namespace qkv::cli {
+
+/// The same elements with other axes: each says which old one it is, -1 for a new one of size 1.
+View<const void> with_axes(View<const void>, std::initializer_list<int> axes);
+/// {H, L, D} and {L, D} as one batch entry (and one head).
+View<const void> as_four_axes(View<const void>);
+/// Without the first `count` axes, which have size 1; at least one axis stays.
+View<const void> without_first_axes(View<const void>, int count);
+
+/// One element of a floating tensor. Throws DtypeError for others.
+double element(View<const void>, int64_t a, int64_t b, int64_t c, int64_t d);
+/// All of it, contiguous.
+Array to_float64(View<const void>);
+
+}  // namespace qkv::cli
