@@ -28,7 +28,6 @@ Colours: --color=always|never|auto; NO_COLOR, COLORTERM, COLUMNS and LINES are r
 void check(const SeeOptions& o, const Dump& dump) {
   if (o.layer >= 0) dump.expect_layer(o.layer);
   if (o.top < 1) throw OptionError(fmt::format("--top: expected at least 1, got {}", o.top));
-  if (!o.between.empty() && o.head < 0) throw OptionError("--between: say which head, with --head");
   if ((o.head >= 0 || o.mask) && o.layer < 0 && dump.layers().size() > 1) {
     throw OptionError(
         fmt::format("--head, --mask: {} has {} layers; say which, with --layer", o.file, dump.layers().size()));
@@ -60,6 +59,7 @@ std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const
     return mask_text(first, layers.front(), tokens, screen);
   }
   const bool one_head = o.head >= 0 || (layers.size() == 1 && layers.front().heads() == 1);
+  if (!o.between.empty() && !one_head) throw OptionError("--between: say which head, with --layer and --head");
   SeeOptions chosen = o;
   if (one_head) chosen.head = std::max(0, o.head);
   if (o.json) return one_head ? head_json(chosen, layers.front(), tokens) : heads_json(o, layers, tokens);
