@@ -7,7 +7,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const qkv::Array array = qkv::io::parse_npy(source, "fuzz.npy", uint64_t{1} << 30);
     if (array.shape().size() <= size_t{qkv::kMaxRank}) (void)qkv::io::npy_image(array.view());
-  } catch (const qkv::FileError&) {
-  }
+  } catch (const qkv::FileError&) {}
   return 0;
 }

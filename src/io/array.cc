@@ -29,7 +29,9 @@ void Array::Free::operator()(std::byte* bytes) const { ::operator delete[](bytes
 
 Array::Array(DType dtype, std::vector<int64_t> shape) : dtype_(dtype), shape_(std::move(shape)) {
   const auto bytes = io::checked_bytes(shape_, size_of(dtype));
-  if (!bytes) throw ShapeError(fmt::format("Array: sizes must be at least 0 and fit in 64 bits, got {{{}}}", fmt::join(shape_, ", ")));
+  if (!bytes)
+    throw ShapeError(
+        fmt::format("Array: sizes must be at least 0 and fit in 64 bits, got {{{}}}", fmt::join(shape_, ", ")));
   strides_ = strides_of(shape_, false);
   bytes_ = *bytes;
   data_ = io::allocate(bytes_);
@@ -56,8 +58,9 @@ Layout Array::layout() const {
   static constexpr int64_t kScalar[] = {1};
   if (shape_.empty()) return Layout(std::span<const int64_t>(kScalar));
   if (shape_.size() > size_t{kMaxRank}) {
-    throw ShapeError(fmt::format("Array::view: a view has at most {} axes, this array has {}: {{{}}}; reshape it before saving", kMaxRank,
-                                 shape_.size(), fmt::join(shape_, ", ")));
+    throw ShapeError(
+        fmt::format("Array::view: a view has at most {} axes, this array has {}: {{{}}}; reshape it before saving",
+                    kMaxRank, shape_.size(), fmt::join(shape_, ", ")));
   }
   return Layout(std::span<const int64_t>(shape_), std::span<const int64_t>(strides_));
 }

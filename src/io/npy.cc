@@ -27,19 +27,23 @@ uint32_t little_endian(const unsigned char* bytes, int count) {
 std::string read_header(Source& source, const std::string& file) {
   unsigned char start[12] = {};
   if (read_fully(source, start, 8) != 8 || std::memcmp(start, "\x93NUMPY", 6) != 0) {
-    throw FileError(fmt::format("read_npy: {} is not an .npy file: it does not begin with \\x93NUMPY; write it with np.save", file));
+    throw FileError(fmt::format(
+        "read_npy: {} is not an .npy file: it does not begin with \\x93NUMPY; write it with np.save", file));
   }
   const int major = start[6];
   if (major < 1 || major > 3 || start[7] != 0) {
-    throw FileError(fmt::format("read_npy: {} has version {}.{} of the format, expected 1.0, 2.0 or 3.0", file, major, start[7]));
+    throw FileError(
+        fmt::format("read_npy: {} has version {}.{} of the format, expected 1.0, 2.0 or 3.0", file, major, start[7]));
   }
   const int width = major == 1 ? 2 : 4;
   const size_t got = read_fully(source, start + 8, static_cast<size_t>(width));
   const size_t length = little_endian(start + 8, width);
   const auto left = source.left();
   if (got != static_cast<size_t>(width) || length > kMostHeader || (left && length > *left)) {
-    throw FileError(fmt::format("read_npy: {} claims a header of {} bytes, expected at most what the file has and 1 MiB; the file is cut short "
-                                "or damaged, fetch it again", file, length));
+    throw FileError(fmt::format(
+        "read_npy: {} claims a header of {} bytes, expected at most what the file has and 1 MiB; the file is cut short "
+        "or damaged, fetch it again",
+        file, length));
   }
   std::string text(length, '\0');
   if (read_fully(source, text.data(), length) != length) {
@@ -109,8 +113,10 @@ Array parse_npy(Source& source, const std::string& file, uint64_t limit) {
   NpyHeader header = parse_npy_header(read_header(source, file), file);
   const auto bytes = checked_bytes(header.shape, size_of(header.dtype));
   if (!bytes || *bytes > limit) {
-    throw FileError(fmt::format("read_npy: {} claims the shape ({}) of {}, more than the {} bytes that are allowed; the header is damaged, or the "
-                                "array is to be split", file, fmt::join(header.shape, ", "), name(header.dtype), limit));
+    throw FileError(fmt::format(
+        "read_npy: {} claims the shape ({}) of {}, more than the {} bytes that are allowed; the header is damaged, or the "
+        "array is to be split",
+        file, fmt::join(header.shape, ", "), name(header.dtype), limit));
   }
   std::optional<Array::Memory> memory;
   try {
@@ -119,13 +125,17 @@ Array parse_npy(Source& source, const std::string& file, uint64_t limit) {
     throw FileError(fmt::format("read_npy: no memory for the {} bytes of {}; split the array", *bytes, file));
   }
   if (!memory) {
-    throw FileError(fmt::format("read_npy: {} ends before the {} bytes of data that its header claims (shape ({}) of {}); the file is cut short, "
-                                "fetch it again", file, *bytes, fmt::join(header.shape, ", "), name(header.dtype)));
+    throw FileError(fmt::format(
+        "read_npy: {} ends before the {} bytes of data that its header claims (shape ({}) of {}); the file is cut short, "
+        "fetch it again",
+        file, *bytes, fmt::join(header.shape, ", "), name(header.dtype)));
   }
   std::byte beyond;
   if (source.read(&beyond, 1) != 0) {
-    throw FileError(fmt::format("read_npy: {} goes on after the {} bytes of data that its header claims; it is damaged, or several arrays were "
-                                "saved into one .npy (use np.savez)", file, *bytes));
+    throw FileError(fmt::format(
+        "read_npy: {} goes on after the {} bytes of data that its header claims; it is damaged, or several arrays were "
+        "saved into one .npy (use np.savez)",
+        file, *bytes));
   }
   const auto size = static_cast<size_t>(*bytes);
   if (header.swapped) swap_elements(memory->get(), size, size_of(header.dtype));
@@ -157,7 +167,8 @@ Array read_npy(const std::string& path) {
 }
 
 void write_npy(const std::string& path, View<const void> tensor) {
-  if (!tensor) throw ArgumentError(fmt::format("write_npy: tensor is absent (rank 0); nothing was written to {}", path));
+  if (!tensor)
+    throw ArgumentError(fmt::format("write_npy: tensor is absent (rank 0); nothing was written to {}", path));
   const io::NpyImage image = io::npy_image(tensor);
   io::OutputFile file("write_npy", path);
   file.write(std::as_bytes(std::span(image.preamble)));

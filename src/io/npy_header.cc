@@ -27,8 +27,9 @@ constexpr TypeName kTypes[] = {
 /// Why a type that NumPy knows cannot be a tensor here, and what to do.
 std::string_view refusal(char kind) {
   switch (kind) {
-    case 'O': return "Python objects, which only running code could restore (allow_pickle is not offered); save one numeric "
-                     "array per name: np.savez(file, q=np.asarray(q, np.float32), ...)";
+    case 'O':
+      return "Python objects, which only running code could restore (allow_pickle is not offered); save one numeric "
+             "array per name: np.savez(file, q=np.asarray(q, np.float32), ...)";
     case 'S':
     case 'U':
     case 'T':
@@ -64,7 +65,8 @@ class Parser {
 
  private:
   [[noreturn]] void fail(std::string_view what) const {
-    throw FileError(fmt::format("read_npy: the header of {} is damaged at its byte {}: {}; save the array again", file_, at_, what));
+    throw FileError(fmt::format("read_npy: the header of {} is damaged at its byte {}: {}; save the array again", file_,
+                                at_, what));
   }
   void skip_space() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t')) ++at_;
@@ -119,8 +121,10 @@ class Parser {
   void type() {
     skip_space();
     if (at_ < text_.size() && (text_[at_] == '[' || text_[at_] == '(' || text_[at_] == '{')) {
-      throw FileError(fmt::format("read_npy: {} holds records with named fields, expected numbers of one type; save each field as an array "
-                                  "of its own: np.savez(file, q=x['q'], ...)", file_));
+      throw FileError(fmt::format(
+          "read_npy: {} holds records with named fields, expected numbers of one type; save each field as an array "
+          "of its own: np.savez(file, q=x['q'], ...)",
+          file_));
     }
     const std::string_view descr = string();
     const bool marked = !descr.empty() && std::string_view("<>|=").find(descr[0]) != std::string_view::npos;
@@ -129,7 +133,8 @@ class Parser {
       if (bare == t.name && (marked || size_of(t.dtype) == 1)) return order(t.dtype, descr[0]);
     }
     if (bare.empty()) fail("the type has no name");
-    throw FileError(fmt::format("read_npy: {} has elements of type '{}': {}", file_, printable(descr), refusal(bare[0])));
+    throw FileError(
+        fmt::format("read_npy: {} has elements of type '{}': {}", file_, printable(descr), refusal(bare[0])));
   }
   void order(DType dtype, char mark) {
     header_.dtype = dtype;
@@ -177,7 +182,8 @@ std::string_view type_name(DType dtype) {
   for (const TypeName& t : kTypes) {
     if (t.dtype == dtype) return t.name;
   }
-  throw DtypeError(fmt::format("write_npy: tensor has type {}, which .npy does not have; convert it to float32", name(dtype)));
+  throw DtypeError(
+      fmt::format("write_npy: tensor has type {}, which .npy does not have; convert it to float32", name(dtype)));
 }
 
 }  // namespace
@@ -187,7 +193,8 @@ NpyHeader parse_npy_header(std::string_view text, const std::string& file) { ret
 std::string npy_preamble(DType dtype, std::string_view shape_tuple) {
   constexpr size_t kFixed = 10;  // magic, version, 16-bit length
   const char order = size_of(dtype) == 1 ? '|' : std::endian::native == std::endian::little ? '<' : '>';
-  std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': {}, }}", order, type_name(dtype), shape_tuple);
+  std::string text =
+      fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': {}, }}", order, type_name(dtype), shape_tuple);
   text.append(63 - (kFixed + text.size()) % 64, ' ');
   text += '\n';
   std::string preamble("\x93NUMPY\x01\x00", 8);

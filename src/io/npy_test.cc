@@ -51,7 +51,8 @@ std::string refusal(const std::string& bytes) {
 }
 
 TEST(Npy, ReadsWhatNumPyWrites) {
-  for (const char* version : {"float32_v1.npy", "float32_v2.npy", "float32_v3.npy"}) expect_two_by_three<float>(read_npy(fixture(version)));
+  for (const char* version : {"float32_v1.npy", "float32_v2.npy", "float32_v3.npy"})
+    expect_two_by_three<float>(read_npy(fixture(version)));
   expect_two_by_three<double>(read_npy(fixture("float64_fortran.npy")));
   expect_two_by_three<float16>(read_npy(fixture("float16.npy")));
   expect_two_by_three<float>(read_npy(fixture("float32_big_endian.npy")));
@@ -110,14 +111,18 @@ TEST(Npy, ABooleanIsZeroOrOneWhateverTheByteWas) {
 TEST(Npy, RefusesAHeaderThatClaimsMoreThanTheFile) {
   EXPECT_THAT(refusal(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (100000000000,)}", "1234")),
               HasSubstr("ends before the 400000000000 bytes"));
-  EXPECT_THAT(refusal(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "12345")), HasSubstr("goes on after the 4 bytes"));
-  EXPECT_THAT(refusal(std::string("\x93NUMPY\x02\x00\xFF\xFF\xFF\x7F{", 13)), HasSubstr("claims a header of 2147483647 bytes"));
+  EXPECT_THAT(refusal(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "12345")),
+              HasSubstr("goes on after the 4 bytes"));
+  EXPECT_THAT(refusal(std::string("\x93NUMPY\x02\x00\xFF\xFF\xFF\x7F{", 13)),
+              HasSubstr("claims a header of 2147483647 bytes"));
 }
 
 TEST(Npy, RefusesShapesWhoseProductOverflows) {
-  for (const char* shape : {"(4294967296, 4294967296)", "(9223372036854775807, 2)", "(0, 9223372036854775807, 9223372036854775807)",
-                            "(18446744073709551616,)", "(4611686018427387904,)"}) {
-    EXPECT_NE(refusal(npy("{'descr': '<f4', 'fortran_order': False, 'shape': " + std::string(shape) + "}")), "") << shape;
+  for (const char* shape :
+       {"(4294967296, 4294967296)", "(9223372036854775807, 2)", "(0, 9223372036854775807, 9223372036854775807)",
+        "(18446744073709551616,)", "(4611686018427387904,)"}) {
+    EXPECT_NE(refusal(npy("{'descr': '<f4', 'fortran_order': False, 'shape': " + std::string(shape) + "}")), "")
+        << shape;
   }
 }
 
@@ -131,7 +136,8 @@ TEST(Npy, AClaimFromAPipeCostsNoMemoryBeforeDataArrive) {
   ScratchFolder folder;
   const std::string path = folder / "pipe";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  std::thread writer([&] { put_bytes(path, npy("{'descr': '<f4', 'fortran_order': False, 'shape': (999999999999,)}", "1234")); });
+  std::thread writer(
+      [&] { put_bytes(path, npy("{'descr': '<f4', 'fortran_order': False, 'shape': (999999999999,)}", "1234")); });
   EXPECT_THAT(message_of<FileError>([&] { read_npy(path); }), HasSubstr("ends before"));
   writer.join();
 }
@@ -142,7 +148,8 @@ TEST(Npy, ReadsFromAPipeOfUnknownLength) {
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   std::string data(size_t{3} << 20, 'x');
   data.back() = 'y';
-  std::thread writer([&] { put_bytes(path, npy("{'descr': '|u1', 'fortran_order': False, 'shape': (3, 1048576)}", data)); });
+  std::thread writer(
+      [&] { put_bytes(path, npy("{'descr': '|u1', 'fortran_order': False, 'shape': (3, 1048576)}", data)); });
   const Array a = read_npy(path);
   writer.join();
   EXPECT_EQ(std::memcmp(a.data(), data.data(), data.size()), 0);
@@ -215,7 +222,8 @@ TEST(Npy, NamesTheFileAndTheReasonWhereItCannotBeOpened) {
 }
 
 template <class T> class NpyRoundTrip : public ::testing::Test {};
-using Types = ::testing::Types<float, double, float16, bool, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>;
+using Types = ::testing::Types<float, double, float16, bool, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t,
+                               uint32_t, uint64_t>;
 TYPED_TEST_SUITE(NpyRoundTrip, Types);
 
 TYPED_TEST(NpyRoundTrip, KeepsEveryElementOfEveryRankAndStride) {
@@ -224,7 +232,13 @@ TYPED_TEST(NpyRoundTrip, KeepsEveryElementOfEveryRankAndStride) {
   auto* x = reinterpret_cast<TypeParam*>(storage.data());
   for (int n = 0; n < 120; ++n) x[n] = static_cast<TypeParam>(static_cast<float>(n % 100));
   const View<const TypeParam> views[] = {
-      {x, {120}}, {x, {0}}, {x, {4, 30}}, {x, {3, 0, 2}}, {x, {2, 3, 4, 5}}, {x + 119, {5, 4, 3, 2}, {-1, -5, -20, -60}}, {x, {2, 3, 4}, {0, 40, 10}},
+      {x, {120}},
+      {x, {0}},
+      {x, {4, 30}},
+      {x, {3, 0, 2}},
+      {x, {2, 3, 4, 5}},
+      {x + 119, {5, 4, 3, 2}, {-1, -5, -20, -60}},
+      {x, {2, 3, 4}, {0, 40, 10}},
   };
   for (const auto& v : views) {
     const std::string path = folder / "x.npy";
@@ -236,7 +250,8 @@ TYPED_TEST(NpyRoundTrip, KeepsEveryElementOfEveryRankAndStride) {
     for (int64_t a = 0; a < v.shape[0]; ++a)
       for (int64_t b = 0; b < v.shape[1]; ++b)
         for (int64_t c = 0; c < v.shape[2]; ++c)
-          for (int64_t d = 0; d < v.shape[3]; ++d) ASSERT_EQ(static_cast<float>(w(a, b, c, d)), static_cast<float>(v(a, b, c, d)));
+          for (int64_t d = 0; d < v.shape[3]; ++d)
+            ASSERT_EQ(static_cast<float>(w(a, b, c, d)), static_cast<float>(v(a, b, c, d)));
   }
 }
 
@@ -294,7 +309,8 @@ TEST(Npy, WritesIntoADeviceInsteadOfReplacingIt) {
   struct stat facts {};
   ASSERT_EQ(::stat("/dev/null", &facts), 0);
   EXPECT_TRUE(S_ISCHR(facts.st_mode));
-  EXPECT_THAT(message_of<FileError>([&] { write_npy("/dev/full", View<const float>(&x, {1})); }), HasSubstr("No space left"));
+  EXPECT_THAT(message_of<FileError>([&] { write_npy("/dev/full", View<const float>(&x, {1})); }),
+              HasSubstr("No space left"));
 }
 
 TEST(Npy, RefusesATensorThatIsAbsent) { EXPECT_THROW(write_npy("/tmp/never.npy", View<const void>()), ArgumentError); }

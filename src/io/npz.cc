@@ -43,13 +43,15 @@ Archive open_archive(const char* function, const std::string& path, int flags) {
   int code = 0;
   Archive archive(zip_open(path.c_str(), flags, &code));
   if (archive) return archive;
-  const std::string advice = code == ZIP_ER_NOZIP || code == ZIP_ER_INCONS ? "; fetch it again, or write it with np.savez" : "";
+  const std::string advice =
+      code == ZIP_ER_NOZIP || code == ZIP_ER_INCONS ? "; fetch it again, or write it with np.savez" : "";
   throw FileError(fmt::format("{}: cannot open {}: {}{}", function, path, zip_message(code), advice));
 }
 
 class EntrySource final : public io::Source {
  public:
-  EntrySource(Entry entry, std::string file, std::optional<uint64_t> left) : entry_(std::move(entry)), file_(std::move(file)), left_(left) {}
+  EntrySource(Entry entry, std::string file, std::optional<uint64_t> left)
+      : entry_(std::move(entry)), file_(std::move(file)), left_(left) {}
   size_t read(void* to, size_t bytes) override {
     const zip_int64_t got = zip_fread(entry_.get(), to, bytes);
     if (got < 0) {
@@ -75,15 +77,18 @@ struct Npz::Impl {
   Archive archive;
   std::vector<std::string> names;
 
-  Impl(const std::string& file, const NpzLimits& most) : path(file), limits(most), archive(open_archive("Npz", file, ZIP_RDONLY | ZIP_CHECKCONS)) {
+  Impl(const std::string& file, const NpzLimits& most)
+      : path(file), limits(most), archive(open_archive("Npz", file, ZIP_RDONLY | ZIP_CHECKCONS)) {
     const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
     std::set<std::string> seen;
     for (zip_int64_t n = 0; n < count; ++n) {
       const char* raw = zip_get_name(archive.get(), static_cast<zip_uint64_t>(n), 0);
-      if (raw == nullptr) throw FileError(fmt::format("Npz: {} has an entry without a name; it is damaged, fetch it again", path));
+      if (raw == nullptr)
+        throw FileError(fmt::format("Npz: {} has an entry without a name; it is damaged, fetch it again", path));
       names.push_back(without_suffix(raw));
       if (!seen.insert(names.back()).second) {
-        throw FileError(fmt::format("Npz: {} has the name '{}' twice, and no rule says which is meant; save it again", path, names.back()));
+        throw FileError(fmt::format("Npz: {} has the name '{}' twice, and no rule says which is meant; save it again",
+                                    path, names.back()));
       }
     }
   }
@@ -92,7 +97,8 @@ struct Npz::Impl {
     const auto at = std::find(names.begin(), names.end(), name);
     if (at != names.end()) return static_cast<size_t>(at - names.begin());
     const size_t shown = std::min<size_t>(names.size(), 12);
-    throw FileError(fmt::format("Npz: {} has no array '{}'; it has: {}{}", path, name, fmt::join(names.begin(), names.begin() + shown, ", "),
+    throw FileError(fmt::format("Npz: {} has no array '{}'; it has: {}{}", path, name,
+                                fmt::join(names.begin(), names.begin() + shown, ", "),
                                 shown < names.size() ? ", ..." : ""));
   }
 
@@ -107,8 +113,9 @@ struct Npz::Impl {
       throw FileError(fmt::format("Npz: {} is encrypted; save it with np.savez", label));
     }
     if (facts.comp_method != ZIP_CM_STORE && facts.comp_method != ZIP_CM_DEFLATE) {
-      throw FileError(fmt::format("Npz: {} is compressed by method {}, expected stored (0) or deflate (8); save it with np.savez", label,
-                                  facts.comp_method));
+      throw FileError(
+          fmt::format("Npz: {} is compressed by method {}, expected stored (0) or deflate (8); save it with np.savez",
+                      label, facts.comp_method));
     }
     return facts;
   }
@@ -118,12 +125,14 @@ struct Npz::Impl {
   void check_claim(const zip_stat_t& facts, const std::string& label) const {
     const bool stored = facts.comp_method == ZIP_CM_STORE;
     if (facts.size > limits.entry_bytes) {
-      throw FileError(fmt::format("Npz: {} claims {} bytes, more than the {} that are allowed; raise the limit if that is meant", label, facts.size,
-                                  limits.entry_bytes));
+      throw FileError(
+          fmt::format("Npz: {} claims {} bytes, more than the {} that are allowed; raise the limit if that is meant",
+                      label, facts.size, limits.entry_bytes));
     }
     if (stored ? facts.size != facts.comp_size : facts.size / 1032 > facts.comp_size) {
-      throw FileError(fmt::format("Npz: {} claims {} bytes from {} compressed ones, which cannot be; the file is damaged, fetch it again", label,
-                                  facts.size, facts.comp_size));
+      throw FileError(fmt::format(
+          "Npz: {} claims {} bytes from {} compressed ones, which cannot be; the file is damaged, fetch it again",
+          label, facts.size, facts.comp_size));
     }
   }
 
@@ -133,9 +142,12 @@ struct Npz::Impl {
     const zip_stat_t facts = facts_of(index, label);
     check_claim(facts, label);
     Entry entry(zip_fopen_index(archive.get(), index, 0));
-    if (!entry) throw FileError(fmt::format("Npz: {} cannot be read: {}; fetch the file again", label, zip_strerror(archive.get())));
+    if (!entry)
+      throw FileError(
+          fmt::format("Npz: {} cannot be read: {}; fetch the file again", label, zip_strerror(archive.get())));
     // Stored bytes are there (ZIP_CHECKCONS has compared them with the file's length); deflated ones have to arrive first.
-    const std::optional<uint64_t> left = facts.comp_method == ZIP_CM_STORE ? std::optional<uint64_t>(facts.size) : std::nullopt;
+    const std::optional<uint64_t> left =
+        facts.comp_method == ZIP_CM_STORE ? std::optional<uint64_t>(facts.size) : std::nullopt;
     EntrySource source(std::move(entry), label, left);
     return io::parse_npy(source, label, limits.entry_bytes);
   }
@@ -147,7 +159,9 @@ Npz::Npz(Npz&&) noexcept = default;
 Npz& Npz::operator=(Npz&&) noexcept = default;
 
 const std::vector<std::string>& Npz::names() const { return impl_->names; }
-bool Npz::contains(std::string_view name) const { return std::find(names().begin(), names().end(), name) != names().end(); }
+bool Npz::contains(std::string_view name) const {
+  return std::find(names().begin(), names().end(), name) != names().end();
+}
 Array Npz::read(std::string_view name) const { return impl_->read(name); }
 
 namespace {
@@ -157,16 +171,19 @@ void check_names(std::span<const NamedTensor> tensors) {
   for (const NamedTensor& t : tensors) {
     if (t.name.empty()) throw ArgumentError("write_npz: a tensor has no name; give each one, such as \"q\"");
     if (!t.view) throw ArgumentError(fmt::format("write_npz: tensor '{}' is absent (rank 0)", t.name));
-    if (!seen.insert(t.name).second) throw ArgumentError(fmt::format("write_npz: the name '{}' is given twice; rename one", t.name));
+    if (!seen.insert(t.name).second)
+      throw ArgumentError(fmt::format("write_npz: the name '{}' is given twice; rename one", t.name));
   }
 }
 
 [[noreturn]] void fail_writing(const std::string& path, zip_t* archive) {
-  throw FileError(fmt::format("write_npz: {} cannot be written: {}; choose another place", path, zip_strerror(archive)));
+  throw FileError(
+      fmt::format("write_npz: {} cannot be written: {}; choose another place", path, zip_strerror(archive)));
 }
 
 /// Adds one entry; `image` has to live until the archive is closed.
-void add_entry(zip_t* archive, const std::string& path, const std::string& name, const io::NpyImage& image, Compression compression) {
+void add_entry(zip_t* archive, const std::string& path, const std::string& name, const io::NpyImage& image,
+               Compression compression) {
   zip_buffer_fragment_t parts[2];
   parts[0] = {reinterpret_cast<zip_uint8_t*>(const_cast<char*>(image.preamble.data())), image.preamble.size()};
   parts[1] = {reinterpret_cast<zip_uint8_t*>(const_cast<std::byte*>(image.data.data())), image.data.size()};
@@ -180,7 +197,8 @@ void add_entry(zip_t* archive, const std::string& path, const std::string& name,
   const auto at = static_cast<zip_uint64_t>(index);
   const auto method = compression == Compression::kDeflate ? ZIP_CM_DEFLATE : ZIP_CM_STORE;
   constexpr zip_uint16_t kFirstOf1980 = 1 << 5 | 1;  // the date that np.savez writes: equal tensors, equal bytes
-  if (zip_set_file_compression(archive, at, method, 0) != 0 || zip_file_set_dostime(archive, at, 0, kFirstOf1980, 0) != 0) {
+  if (zip_set_file_compression(archive, at, method, 0) != 0 ||
+      zip_file_set_dostime(archive, at, 0, kFirstOf1980, 0) != 0) {
     fail_writing(path, archive);
   }
 }

@@ -45,7 +45,8 @@ TEST(Npz, ReadsWhatNumPyWrites) {
 }
 
 TEST(Npz, SaysWhatThereIsWhereANameIsMissing) {
-  EXPECT_THAT(message_of<FileError>([] { Npz(fixture("stored.npz")).read("k"); }), HasSubstr("has no array 'k'; it has: q, keep_mask"));
+  EXPECT_THAT(message_of<FileError>([] { Npz(fixture("stored.npz")).read("k"); }),
+              HasSubstr("has no array 'k'; it has: q, keep_mask"));
 }
 
 TEST(Npz, RefusesANameThatIsThereTwice) {
@@ -63,7 +64,8 @@ TEST(Npz, KeepsEveryTensorInBothCompressions) {
   const bool keep[] = {true, false};
   for (Compression compression : {Compression::kStored, Compression::kDeflate}) {
     const std::string path = folder / "x.npz";
-    const NamedTensor tensors[] = {{"layer0.q", View<const double>(x.data(), {3, 2}, {1, 3})}, {"keep_mask", View<const bool>(keep, {1, 2})},
+    const NamedTensor tensors[] = {{"layer0.q", View<const double>(x.data(), {3, 2}, {1, 3})},
+                                   {"keep_mask", View<const bool>(keep, {1, 2})},
                                    {"empty", View<const bool>(keep, {0, 2})}};
     write_npz(path, tensors, compression);
     const Npz back(path);
@@ -77,7 +79,8 @@ TEST(Npz, KeepsEveryTensorInBothCompressions) {
 TEST(Npz, EqualTensorsGiveEqualBytes) {
   ScratchFolder folder;
   const float x[] = {1, 2, 3};
-  for (const char* name : {"a.npz", "b.npz"}) write_npz(folder / name, std::vector<NamedTensor>{{"x", View<const float>(x, {3})}}, Compression::kDeflate);
+  for (const char* name : {"a.npz", "b.npz"})
+    write_npz(folder / name, std::vector<NamedTensor>{{"x", View<const float>(x, {3})}}, Compression::kDeflate);
   EXPECT_EQ(bytes_of(folder / "a.npz"), bytes_of(folder / "b.npz"));
 }
 
@@ -114,8 +117,7 @@ TEST(Npz, AFlippedByteIsRefusedOrGivesAnArray) {
           const Array a = file.read("q");  // whoever gets past the checksum has the original data
           ASSERT_EQ(a.bytes(), original.bytes()) << n;
           EXPECT_EQ(std::memcmp(a.data(), original.data(), a.bytes()), 0) << n;
-        } catch (const FileError&) {
-        }
+        } catch (const FileError&) {}
       }
     }
   }
@@ -125,12 +127,14 @@ TEST(Npz, ABombIsRefusedBeforeItFillsTheMemory) {
   ScratchFolder folder;
   const std::string header = io::npy_preamble(DType::kFloat32, "(16000000000,)");
   put_zip(folder / "claim.npz", "q.npy", header);
-  EXPECT_THAT(message_of<FileError>([&] { Npz(folder / "claim.npz").read("q"); }), HasSubstr("ends before the 64000000000 bytes"));
+  EXPECT_THAT(message_of<FileError>([&] { Npz(folder / "claim.npz").read("q"); }),
+              HasSubstr("ends before the 64000000000 bytes"));
 
   put_zip(folder / "large.npz", "q.npy", io::npy_preamble(DType::kUInt8, "(8388608,)") + std::string(8388608, '\0'));
   EXPECT_LT(std::filesystem::file_size(folder / "large.npz"), 20000U);
   EXPECT_EQ(Npz(folder / "large.npz").read("q").size(), 8388608);
-  EXPECT_THAT(message_of<FileError>([&] { Npz(folder / "large.npz", {.entry_bytes = 8388608}).read("q"); }), HasSubstr("more than the 8388608"));
+  EXPECT_THAT(message_of<FileError>([&] { Npz(folder / "large.npz", {.entry_bytes = 8388608}).read("q"); }),
+              HasSubstr("more than the 8388608"));
 }
 
 TEST(Npz, RefusesAnEntryWhoseClaimDeflateCannotReach) {
@@ -155,8 +159,9 @@ TEST(Npz, AFailedWriteLeavesWhatWasThereAndNothingElse) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{4096, old.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string why =
-      message_of<FileError>([&] { write_npz(path, std::vector<NamedTensor>{{"x", View<const float>(large.data(), {1 << 16})}}); });
+  const std::string why = message_of<FileError>([&] {
+    write_npz(path, std::vector<NamedTensor>{{"x", View<const float>(large.data(), {1 << 16})}});
+  });
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(why, HasSubstr("x.npz cannot be written"));

@@ -9,7 +9,9 @@
 namespace qkv {
 namespace {
 
-bool run_python(const std::string& code) { return std::system(("python3 -c \"" + code + "\" 2>/dev/null").c_str()) == 0; }
+bool run_python(const std::string& code) {
+  return std::system(("python3 -c \"" + code + "\" 2>/dev/null").c_str()) == 0;
+}
 
 class NumPy : public ::testing::Test {
  protected:
@@ -20,12 +22,14 @@ class NumPy : public ::testing::Test {
 };
 
 TEST_F(NumPy, ArraysOfEveryTypeOrderAndRankArriveUnchanged) {
-  ASSERT_TRUE(run_python("import numpy as np, itertools\n"
-                         "for n, (t, order, s) in enumerate(itertools.product('f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 ?'.split(), 'CF', "
-                         "[(7,), (2, 3), (2, 3, 4), (2, 3, 4, 5)])):\n"
-                         "  for e in '<>':\n"
-                         "    x = (np.arange(np.prod(s)) % 100).reshape(s).astype(e + t if t != '?' else t)\n"
-                         "    np.save('" + folder_ / "" + "%d%s.npy' % (n, e), np.asarray(x, order=order))\n"));
+  ASSERT_TRUE(run_python(
+      "import numpy as np, itertools\n"
+      "for n, (t, order, s) in enumerate(itertools.product('f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 ?'.split(), 'CF', "
+      "[(7,), (2, 3), (2, 3, 4), (2, 3, 4, 5)])):\n"
+      "  for e in '<>':\n"
+      "    x = (np.arange(np.prod(s)) % 100).reshape(s).astype(e + t if t != '?' else t)\n"
+      "    np.save('" +
+      folder_ / "" + "%d%s.npy' % (n, e), np.asarray(x, order=order))\n"));
   int seen = 0;
   for (const std::string& file : folder_.files()) {
     const Array a = read_npy(folder_ / file);
@@ -44,12 +48,16 @@ TEST_F(NumPy, ReadsWhatWeWrite) {
   const float x[] = {0, 1, 2, 3, 4, 5};
   const bool mask[] = {true, false, true};
   for (Compression compression : {Compression::kStored, Compression::kDeflate}) {
-    const NamedTensor tensors[] = {{"layer0.q", View<const float>(x, {3, 2}, {1, 3})}, {"mask", View<const bool>(mask, {3})}};
+    const NamedTensor tensors[] = {{"layer0.q", View<const float>(x, {3, 2}, {1, 3})},
+                                   {"mask", View<const bool>(mask, {3})}};
     write_npz(folder_ / "x.npz", tensors, compression);
-    EXPECT_TRUE(run_python("import numpy as np\n"
-                           "z = np.load('" + folder_ / "x.npz" + "')\n"
-                           "assert z['layer0.q'].tolist() == [[0, 3], [1, 4], [2, 5]] and z['layer0.q'].dtype == np.float32\n"
-                           "assert z['mask'].tolist() == [True, False, True]\n"));
+    EXPECT_TRUE(
+        run_python("import numpy as np\n"
+                   "z = np.load('" +
+                   folder_ / "x.npz" +
+                   "')\n"
+                   "assert z['layer0.q'].tolist() == [[0, 3], [1, 4], [2, 5]] and z['layer0.q'].dtype == np.float32\n"
+                   "assert z['mask'].tolist() == [True, False, True]\n"));
   }
 }
 
