@@ -11,7 +11,9 @@ constexpr double kHidden = -std::numeric_limits<double>::infinity();
 /// Exponentials of scores, with their maximum taken off, and what they sum to.
 template <class Real> struct Exponentials {
   Real max = -std::numeric_limits<Real>::infinity();
-  Real of(Real score) const { return std::exp(score - (max == -std::numeric_limits<Real>::infinity() ? Real(0) : max)); }
+  Real of(Real score) const {
+    return std::exp(score - (max == -std::numeric_limits<Real>::infinity() ? Real(0) : max));
+  }
   void meet(Real score) {
     if (std::isnan(score) || score > max) max = score;
   }
@@ -25,8 +27,8 @@ template <class Real> Real score_of(const Problem& p, int64_t b, int64_t h, int6
 
 /// What RowStatistics says of weights `e` / `seen` over the visible keys and a whole of `all`.
 template <class Real>
-void describe(const Problem& p, Site row, const std::vector<Real>& e, const std::vector<bool>& visible, Real seen, Real all,
-              RowAnswer& answer) {
+void describe(const Problem& p, Site row, const std::vector<Real>& e, const std::vector<bool>& visible, Real seen,
+              Real all, RowAnswer& answer) {
   Real entropy = 0, distance = 0, largest = -1;
   for (size_t j = 0; j < e.size(); ++j) {
     if (!visible[j]) continue;
@@ -39,12 +41,12 @@ void describe(const Problem& p, Site row, const std::vector<Real>& e, const std:
     largest = e[j];
     answer.max_index = int(j);
   }
+  if (all > 0) answer.sink_share = double((all - seen) / all);
   if (answer.visible_keys == 0) return;
   answer.entropy = double(entropy);
   answer.effective_keys = double(std::exp(entropy));
   answer.mean_distance = double(distance);
   answer.max_weight = double(largest / all);
-  answer.sink_share = double((all - seen) / all);
 }
 
 }  // namespace
@@ -52,7 +54,8 @@ void describe(const Problem& p, Site row, const std::vector<Real>& e, const std:
 template <class Real> RowAnswer evaluate(const Problem& p, int64_t b, int64_t h, int64_t i) {
   const auto columns = size_t(p.columns(b)), valid = size_t(p.valid_keys(b));
   RowAnswer answer;
-  for (auto* scores : {&answer.raw_scores, &answer.modified_scores, &answer.masked_scores}) scores->assign(columns, kHidden);
+  for (auto* scores : {&answer.raw_scores, &answer.modified_scores, &answer.masked_scores})
+    scores->assign(columns, kHidden);
   answer.weights.assign(columns, 0);
 
   std::vector<Real> score(columns), e(columns);

@@ -26,7 +26,8 @@ class HeapArena final : public passes::Arena {
     void (*destroy)(void*);
   };
   void* allocate(size_t bytes, size_t alignment) override {
-    objects_.push_back({::operator new(bytes, std::align_val_t{alignment}), std::align_val_t{alignment}, [](void*) {}});
+    objects_.push_back(
+        {::operator new (bytes, std::align_val_t{alignment}), std::align_val_t{alignment}, [](void*) {}});
     return objects_.back().place;
   }
   void own(void* object, void (*destroy)(void*)) override {
