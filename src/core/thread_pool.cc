@@ -56,8 +56,9 @@ int threads_by_default() {
     int threads = 0;
     const auto [end, error] = std::from_chars(digits.begin(), digits.end(), threads);
     if (error != std::errc{} || end != digits.end() || threads < 1 || threads > kMostThreads) {
-      option_error("default_executor: the environment's QKV_THREADS is \"{}\"; expected a number from 1 to {}; set it or unset it",
-                   digits, kMostThreads);
+      option_error(
+          "default_executor: the environment's QKV_THREADS is \"{}\"; expected a number from 1 to {}; set it or unset it",
+          digits, kMostThreads);
     }
     return threads;
   }
@@ -114,7 +115,6 @@ struct ThreadPool::State {
     }
   }
 
-  /// Fewer threads than wanted, where the system gives no more, change the speed and nothing else.
   void start_workers(uint32_t now) {
     if (workers_generation == now) return;
     workers_generation = now;
@@ -126,6 +126,7 @@ struct ThreadPool::State {
     try {
       while (int(workers.size()) < threads - 1) workers.emplace_back([this] { work(0); });
     } catch (const std::system_error&) {
+      // The system gives no more threads: fewer change the speed and nothing else.
     }
   }
 

@@ -164,7 +164,8 @@ TEST(ThreadPool, WorksInAChildForkedWhileAnotherThreadUsesIt) {
   ThreadPool pool(2);
   std::atomic<bool> stop = false, running = false;
   std::thread caller([&] {
-    while (!stop) run(pool, 2, [&](int64_t) {
+    while (!stop)
+      run(pool, 2, [&](int64_t) {
         running = true;
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       });

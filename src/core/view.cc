@@ -28,8 +28,8 @@ bool is_floating(DType type) {
 
 int checked_rank(size_t sizes) {
   if (sizes > size_t(kMaxRank)) {
-    shape_error("View: the shape has {} sizes, but a tensor here has at most {}; merge axes or drop those of size 1", sizes,
-                kMaxRank);
+    shape_error("View: the shape has {} sizes, but a tensor here has at most {}; merge axes or drop those of size 1",
+                sizes, kMaxRank);
   }
   return int(sizes);
 }

@@ -68,13 +68,17 @@ TEST(View, PrintsItsShape) {
 }
 
 TEST(View, RefusesMoreThanFourAxesAndSaysHowMany) {
-  EXPECT_EQ(message_of<ShapeError>([] { Layout(std::array<int64_t, 5>{1, 2, 3, 4, 5}); }),
+  EXPECT_EQ(message_of<ShapeError>([] {
+              Layout(std::array<int64_t, 5>{1, 2, 3, 4, 5});
+            }),
             "View: the shape has 5 sizes, but a tensor here has at most 4; merge axes or drop those of size 1");
 }
 
 TEST(View, RefusesStridesThatAreNotOnePerAxis) {
   float data[6] = {};
-  EXPECT_EQ(message_of<ShapeError>([&] { View<float>(data, {2, 3}, {3}); }),
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              View<float>(data, {2, 3}, {3});
+            }),
             "View: the shape has 2 sizes, but there are 1 strides; give one stride for every axis");
 }
 

@@ -16,7 +16,8 @@ void check_call(View<const void> layers, View<void> out) {
   const int64_t length = layers.shape[1];
   if (out.rank != 2 || out.shape[0] != length || out.shape[1] != length)
     shape_error("rollout: out has shape {}, expected {{{}, {}}} for layers of shape {}", out, length, length, layers);
-  if (!is_float(layers.dtype)) dtype_error("rollout: layers has type {}, expected float32 or float64; convert it", layers.dtype);
+  if (!is_float(layers.dtype))
+    dtype_error("rollout: layers has type {}, expected float32 or float64; convert it", layers.dtype);
   if (!is_float(out.dtype)) dtype_error("rollout: out has type {}, expected float32 or float64", out.dtype);
   check::data("rollout", "layers", layers);
   check::data("rollout", "out", out);
