@@ -27,6 +27,13 @@ struct Stripe {
   auto fields() { return std::tie(step); }
 };
 
+struct Listed {
+  static constexpr std::string_view kName = "listed";
+  Parameter list{"first_list"};
+  bool sees(Site at) const { return list.get<bool>(at.column); }
+  auto parameters() { return std::tie(list); }
+};
+
 struct Nameless {
   bool sees(Site at) const { return at.key % 2 == 0; }
 };
@@ -94,9 +101,8 @@ TEST(AttentionEquality, PoliciesWithoutANameAreEqualOnlyToThemselves) {
 }
 
 TEST(AttentionEquality, SeesWhichTensorAPolicyReads) {
-  KeepMask other;
-  other.mask = Parameter("second_mask");
-  EXPECT_NE(Attention().visible(KeepMask{}), Attention().visible(other));
+  EXPECT_EQ(Attention().visible(Listed{}), Attention().visible(Listed{}));
+  EXPECT_NE(Attention().visible(Listed{}), Attention().visible(Listed{Parameter("second_list")}));
 }
 
 // ---- setters ----
