@@ -8,12 +8,18 @@
 #include "qkv/error.h"
 
 namespace run_cases {
+namespace {
+
+constexpr int64_t kMostElements = int64_t{1} << 28;  // a file of cases holds small ones
+
+}  // namespace
 
 Array::Array(qkv::DType type, const std::vector<int64_t>& shape) : type_(type), shape_(shape), given_(true) {
   int64_t size = 1;
   for (const int64_t n : shape) {
     if (n < 0) throw Malformed(fmt::format("a size is {}", n));
-    if (n > 0 && size > (int64_t{1} << 32) / n) throw NotSupported(fmt::format("the shape {}: too large", shape_text(shape)));
+    if (n > 0 && size > kMostElements / n)
+      throw NotSupported(fmt::format("the shape {}: too large", shape_text(shape)));
     size *= n;
   }
   bytes_.resize(size_t(size) * size_of(type));

@@ -13,10 +13,11 @@ namespace {
 
 using qkv::DType;
 
-constexpr std::array<std::string_view, 11> kOptions{"scale",    "align",         "q_offset",  "causal",   "window_left", "window_right",
-                                                    "softcap", "add_zero_attn", "dropout_p", "training", "storage"};
-constexpr std::array<std::string_view, 11> kInputs{"shapes",  "q",     "k",            "v",            "keep_mask", "bias",
-                                                   "kv_lens", "doc_ids", "sinks", "alibi_slopes", "dropout_keep"};
+constexpr std::array<std::string_view, 11> kOptions{"scale",       "align",        "q_offset", "causal",
+                                                    "window_left", "window_right", "softcap",  "add_zero_attn",
+                                                    "dropout_p",   "training",     "storage"};
+constexpr std::array<std::string_view, 11> kInputs{
+    "shapes", "q", "k", "v", "keep_mask", "bias", "kv_lens", "doc_ids", "sinks", "alibi_slopes", "dropout_keep"};
 
 /// The tensors of one call. What an entry does not have is empty.
 struct Tensors {
@@ -67,7 +68,8 @@ qkv::Attention attention_of(const Json& options, const qkv::Inputs& in) {
   if (const auto cap = option(options, "softcap", 0.0F); cap != 0) a.score(qkv::SoftCap{cap});
   if (in.alibi_slopes) a.score(qkv::Alibi{});
   if (in.bias) a.score(qkv::Bias{});
-  if (options.contains("scale") && !options.at("scale").is_null()) a.scale(double(read_values(options.at("scale")).at(0)));
+  if (options.contains("scale") && !options.at("scale").is_null())
+    a.scale(double(read_values(options.at("scale")).at(0)));
   if (in.sinks) a.weights(qkv::SinkSoftmax{});
   a.zero_key(option(options, "add_zero_attn", false));
   return a;
@@ -88,12 +90,12 @@ void read_documents(const Json& inputs, const Json& options, Tensors& t) {
   Values ids{{batch, queries}, {}};
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t valid = lengths.size() ? int64_t(lengths.at(b)) : length;
-    const int64_t offset = offsets.size()                                        ? int64_t(offsets.at(offsets.size() == 1 ? 0 : b))
+    const int64_t offset = offsets.size() ? int64_t(offsets.at(offsets.size() == 1 ? 0 : b))
                            : align_of(options) == qkv::Align::kBottomRight ? valid - queries
-                                                                                 : 0;
+                                                                           : 0;
     for (int64_t i = 0; i < queries; ++i) {
       const int64_t p = i + offset;
-      ids.numbers.push_back(p >= 0 && p < length ? keys.at(b * length + p) : Number(-1));
+      ids.numbers.emplace_back(p >= 0 && p < length ? keys.at(b * length + p) : Number(-1));
     }
   }
   t.key_documents = Array(DType::kInt32, keys);
@@ -156,10 +158,17 @@ qkv::View<const void> strided_view(const Json& inputs, const char* which, Array&
     (reach < 0 ? first : last) += reach;
   }
   if (layout.size() > 0 && (first < 0 || last >= buffer.view().size()))
-    throw Malformed(fmt::format("{} reaches from element {} to {} of a buffer of {}", which, first, last, buffer.view().size()));
+    throw Malformed(
+        fmt::format("{} reaches from element {} to {} of a buffer of {}", which, first, last, buffer.view().size()));
   const auto whole = buffer.view();
   const int64_t bytes = int64_t(size_of(whole.dtype)) * (layout.size() > 0 ? offset : 0);
   return {static_cast<const std::byte*>(whole.data) + bytes, whole.dtype, layout};
+}
+
+/// A tensor of any shape, also one that no memory could hold or that no tensor can have: every element is the same zero.
+qkv::View<const void> zeros_of(const std::vector<int64_t>& shape, DType type) {
+  static constexpr double kZero = 0;
+  return {&kZero, type, qkv::Layout(shape, std::vector<int64_t>(shape.size(), 0))};
 }
 
 }  // namespace
@@ -170,7 +179,8 @@ Answer run_sdpa(const Json& inputs, const Json& options) {
   without_gradient.erase("dout");
   only_known(without_gradient, "input", kInputs);
   const auto read = [&](const char* key) {
-    return Array(storage_of(options), read_values(required(inputs, key), read_shape(required(required(inputs, "shapes"), key))));
+    return Array(storage_of(options),
+                 read_values(required(inputs, key), read_shape(required(required(inputs, "shapes"), key))));
   };
   Tensors t;
   t.query = read("q"), t.key = read("k"), t.value = read("v");
@@ -185,20 +195,22 @@ Answer run_sdpa_strided(const Json& inputs, const Json& options) {
     return Array(storage_of(options), read_values(required(required(inputs, "buffer"), key)));
   };
   Array q = buffer("q"), k = buffer("k"), v = buffer("v");
-  return attend(options, {.query = strided_view(inputs, "q", q), .key = strided_view(inputs, "k", k), .value = strided_view(inputs, "v", v)});
+  return attend(options, {.query = strided_view(inputs, "q", q),
+                          .key = strided_view(inputs, "k", k),
+                          .value = strided_view(inputs, "v", v)});
 }
 
 Answer run_sdpa_error(const Json& inputs, const Json& options) {
   only_known(options, "option", kOptions);
   only_known(inputs, "input", std::array<std::string_view, 3>{"shapes", "keep_mask_shape", "bias_shape"});
-  const auto zeros = [&](const char* key) {
-    return Array(storage_of(options), read_shape(required(required(inputs, "shapes"), key)));
-  };
-  Tensors t;
-  t.query = zeros("q"), t.key = zeros("k"), t.value = zeros("v");
-  if (inputs.contains("keep_mask_shape")) t.keep_mask = Array(DType::kBool, read_shape(inputs.at("keep_mask_shape")));
-  if (inputs.contains("bias_shape")) t.bias = Array(storage_of(options), read_shape(inputs.at("bias_shape")));
-  return attend(options, t.inputs());
+  const Json& shapes = required(inputs, "shapes");
+  const auto zeros = [&](const char* key) { return zeros_of(read_shape(required(shapes, key)), storage_of(options)); };
+  qkv::Inputs in{.query = zeros("q"), .key = zeros("k"), .value = zeros("v")};
+  if (inputs.contains("keep_mask_shape"))
+    in.keep_mask = zeros_of(read_shape(inputs.at("keep_mask_shape")), DType::kBool);
+  if (inputs.contains("bias_shape")) in.bias = zeros_of(read_shape(inputs.at("bias_shape")), storage_of(options));
+  qkv::forward(attention_of(options, in), in, {});  // checks as with outputs
+  return {};
 }
 
 }  // namespace run_cases

@@ -10,10 +10,14 @@ namespace {
 
 using run_cases::Verdict;
 
+constexpr int kWrongUse = 2;
+
 struct Counts {
   int passed = 0, failed = 0, unsupported = 0;
 
-  void add(Verdict verdict) { ++(verdict == Verdict::kPass ? passed : verdict == Verdict::kFail ? failed : unsupported); }
+  void add(Verdict verdict) {
+    ++(verdict == Verdict::kPass ? passed : verdict == Verdict::kFail ? failed : unsupported);
+  }
 };
 
 std::string line_of(const run_cases::Outcome& o) {
@@ -46,30 +50,36 @@ struct Report {
   }
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{"Runs case files (JSON) through the library and reports each entry as pass, fail or unsupported."};
   std::vector<std::string> files;
   bool as_json = false;
   app.add_option("FILE", files, "case files, schema version 1")->required();
   app.add_flag("--json", as_json, "report as JSON");
-  app.footer("Example: scripts/run-cases tests/data/cases/passing.json\nExit codes: 0 all passed, 1 an entry failed, 2 wrong use or a bad file");
+  app.footer(
+      "Example: scripts/run-cases tests/data/cases/passing.json\n"
+      "Exit codes: 0 all passed, 1 an entry failed, 2 wrong use or a bad file");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    return app.exit(e) == 0 ? 0 : kWrongUse;
   }
 
   Report report;
-  try {
-    for (const std::string& file : files) {
-      for (const run_cases::Outcome& outcome : run_cases::run_file(file)) report.add(file, outcome);
-    }
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "run_cases: {}\n", e.what());
-    return 2;
+  for (const std::string& file : files) {
+    for (const run_cases::Outcome& outcome : run_cases::run_file(file)) report.add(file, outcome);
   }
   report.print(as_json);
   return report.counts.failed > 0 ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "run_cases: %s\n", e.what());
+    return kWrongUse;
+  }
 }

@@ -51,8 +51,8 @@ Answer run_linear_offset(const Json& inputs, const Json& options) {
   const auto index = read_shape(required(inputs, "index")), strides = read_shape(required(inputs, "strides"));
   if (index.size() != strides.size()) throw Malformed("index and strides differ in length");
   if (index.size() > size_t(qkv::kMaxRank)) throw NotSupported(fmt::format("{} axes", index.size()));
-  std::vector<int64_t> shape;
-  for (const int64_t i : index) shape.push_back(i + 1);
+  std::vector<int64_t> shape(index);
+  for (int64_t& n : shape) ++n;
   if (inputs.contains("shape")) shape = read_shape(inputs.at("shape"));
   const qkv::Layout layout(shape, strides);
   std::array<int64_t, qkv::kMaxRank> at{};

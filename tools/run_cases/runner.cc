@@ -11,7 +11,8 @@
 namespace run_cases {
 namespace {
 
-constexpr std::array<std::string_view, 8> kGradients{"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes", "dscale", "dsoftcap"};
+constexpr std::array<std::string_view, 8> kGradients{"dq",     "dk",      "dv", "dbias", "dsinks", "dalibi_slopes",
+                                                     "dscale", "dsoftcap"};
 
 bool is_gradient(std::string_view name) { return std::ranges::find(kGradients, name) != kGradients.end(); }
 
@@ -28,7 +29,8 @@ Tolerance read_tolerance(const Json& entry) {
 }
 
 /// Why an answer is not the expected one; empty where it is.
-std::string complaint(const std::string& name, const Values& got, const Json& expected, const Json& shapes, Tolerance tolerance) {
+std::string complaint(const std::string& name, const Values& got, const Json& expected, const Json& shapes,
+                      Tolerance tolerance) {
   const bool has_shape = shapes.contains(name);
   const Values want = has_shape ? read_values(expected, read_shape(shapes.at(name))) : read_values(expected);
   if (has_shape ? got.shape != want.shape : got.size() != want.size())
@@ -86,7 +88,8 @@ Outcome run_operation(const std::string& id, const Json& entry, Operation operat
   } catch (const qkv::Unsupported& e) {
     throw NotSupported(e.what());
   }
-  if (must_refuse) return {id, Verdict::kFail, fmt::format("error: the call was accepted, expected {}", expected.at("error").dump())};
+  if (must_refuse)
+    return {id, Verdict::kFail, fmt::format("error: the call was accepted, expected {}", expected.at("error").dump())};
   return compare(id, entry, answer);
 }
 

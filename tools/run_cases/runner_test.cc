@@ -20,7 +20,7 @@ std::vector<std::string> lines_of(const std::vector<Outcome>& outcomes, Verdict 
 
 TEST(RunCases, EveryEntryOfTheOwnFilePasses) {
   const auto outcomes = run_file(kData + "passing.json");
-  EXPECT_EQ(outcomes.size(), 19U);
+  EXPECT_EQ(outcomes.size(), 21U);
   for (const Outcome& o : outcomes) EXPECT_EQ(o.verdict, Verdict::kPass) << o.id << ": " << o.detail;
 }
 
@@ -68,12 +68,16 @@ TEST(RunCases, RefusesEntriesThatAreNotOfTheSchema) {
             "entry a: a list holds numbers and lists side by side");
   EXPECT_EQ(refusal_of(R"({"id": "a", "op": "rollout", "inputs": {"layers": [[["many"]]]})" + end),
             "entry a: expected a number, true, false, \"nan\", \"inf\" or \"-inf\", got \"many\"");
-  EXPECT_EQ(refusal_of(R"({"id": "a", "op": "rollout", "inputs": {"layers": [[[null]]]})" + end), "entry a: null among the inputs");
+  EXPECT_EQ(refusal_of(R"({"id": "a", "op": "rollout", "inputs": {"layers": [[[null]]]})" + end),
+            "entry a: null among the inputs");
   EXPECT_EQ(refusal_of(R"({"id": "a", "op": "sdpa", "inputs": {"shapes": {"q": [1, 1, 1, 2]}, "q": [[[[1]]]]})" + end),
             "entry a: 1 numbers cannot have the shape {1, 1, 1, 2}");
-  EXPECT_EQ(refusal_of(R"({"id": "a", "op": "sdpa_strided", "inputs": {"shape": {"q": [1, 1, 1, 3]}, "strides": {"q": [1, 1, 1, 1]},
-                           "offset": {"q": 0}, "buffer": {"q": [1, 2], "k": [1], "v": [1]}})" + end),
-            "entry a: q reaches from element 0 to 2 of a buffer of 2");
+  EXPECT_EQ(
+      refusal_of(
+          R"({"id": "a", "op": "sdpa_strided", "inputs": {"shape": {"q": [1, 1, 1, 3]}, "strides": {"q": [1, 1, 1, 1]},
+                           "offset": {"q": 0}, "buffer": {"q": [1, 2], "k": [1], "v": [1]}})" +
+          end),
+      "entry a: q reaches from element 0 to 2 of a buffer of 2");
 }
 
 TEST(RunCases, RefusesFilesThatAreNotOfTheSchema) {
@@ -85,7 +89,8 @@ TEST(RunCases, RefusesFilesThatAreNotOfTheSchema) {
 }
 
 TEST(RunCases, ReadsAllNumbersThatTheSchemaHas) {
-  const Values v = read_values(Json::parse(R"([["nan", "inf", "-inf"], [true, false, null], [9223372036854775807, 0.5, -3]])"));
+  const Values v =
+      read_values(Json::parse(R"([["nan", "inf", "-inf"], [true, false, null], [9223372036854775807, 0.5, -3]])"));
   EXPECT_EQ(v.shape, (std::vector<int64_t>{3, 3}));
   EXPECT_NE(v.at(0), v.at(0));
   EXPECT_EQ(v.at(3), 1);
