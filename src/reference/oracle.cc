@@ -19,10 +19,10 @@ template <class Real> struct Exponentials {
   }
 };
 
-template <class Real> Real score_of(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j) {
-  Real dot = 0;
-  for (int64_t d = 0; d < p.head_dim(); ++d) dot += Real(p.query(b, h, i, d)) * Real(p.key(b, h, j, d));
-  return Real(p.scale()) * dot;
+template <class Real> Real dot(const std::vector<double>& x, const std::vector<double>& y) {
+  Real sum = 0;
+  for (size_t d = 0; d < x.size(); ++d) sum += Real(x[d]) * Real(y[d]);
+  return sum;
 }
 
 /// What RowStatistics says of weights `e` / `seen` over the visible keys and a whole of `all`.
@@ -58,12 +58,13 @@ template <class Real> RowAnswer evaluate(const Problem& p, int64_t b, int64_t h,
     scores->assign(columns, kHidden);
   answer.weights.assign(columns, 0);
 
+  const std::vector<double> query = p.query(b, h, i);
   std::vector<Real> score(columns), e(columns);
   std::vector<bool> visible(columns, false);
   Exponentials<Real> exponentials;
   for (size_t j = 0; j < valid; ++j) {
     const Site at = p.site(b, h, i, int64_t(j));
-    const Real raw = score_of<Real>(p, b, h, i, int64_t(j));
+    const Real raw = Real(p.scale()) * dot<Real>(query, p.key(b, h, int64_t(j)));
     score[j] = p.modify(raw, at);
     visible[j] = p.sees(at);
     answer.raw_scores[j] = double(raw);
@@ -86,7 +87,8 @@ template <class Real> RowAnswer evaluate(const Problem& p, int64_t b, int64_t h,
     if (!visible[j] || all == 0) continue;
     const Real weight = e[j] / all;
     answer.weights[j] = double(weight);
-    for (size_t d = 0; d < out.size(); ++d) out[d] += weight * Real(p.value(b, h, int64_t(j), int64_t(d)));
+    const std::vector<double> value = p.value(b, h, int64_t(j));
+    for (size_t d = 0; d < out.size(); ++d) out[d] += weight * Real(value[d]);
   }
   answer.out.assign(out.begin(), out.end());
   answer.lse = all == 0 ? kHidden : double(exponentials.max + std::log(all));

@@ -39,10 +39,15 @@ class HeapArena final : public passes::Arena {
 
 int64_t entry(const View<const int32_t>& numbers, int64_t b) { return numbers(numbers.shape[0] == 1 ? 0 : b); }
 
-double element(const View<const void>& view, int64_t a, int64_t b, int64_t c, int64_t d) {
-  Parameter tensor{"element"};
-  tensor.view = view;
-  return tensor.get<double>(a, b, c, d);
+/// Elements along an axis, from the one at `first` on.
+template <class T> std::vector<double> widened(const View<const void>& x, int64_t first, size_t axis) {
+  std::vector<double> row(size_t(x.shape[axis]));
+  const T* at = static_cast<const T*>(x.data) + first;
+  for (double& value : row) {
+    value = double(*at);
+    at += x.strides[axis];
+  }
+  return row;
 }
 
 }  // namespace
@@ -68,30 +73,25 @@ int64_t Problem::columns(int64_t b) const {
 
 int64_t Problem::valid_keys(int64_t b) const { return in_.key_lengths ? in_.key_lengths(b) : columns(b); }
 
-int64_t Problem::longest_queries() const {
-  int64_t most = packed() ? 0 : queries(0);
-  for (int64_t b = 0; b < batches(); ++b) most = std::max(most, queries(b));
-  return most;
+std::vector<double> Problem::row(const View<const void>& x, const View<const int32_t>& starts, int64_t b, int64_t h,
+                                 int64_t i) const {
+  const int64_t first = packed() ? x.offset(starts(b) + i, h) : x.offset(b, h, i);
+  const auto last_axis = size_t(x.rank - 1);
+  switch (x.dtype) {
+    case DType::kFloat64: return widened<double>(x, first, last_axis);
+    case DType::kFloat16: return widened<float16>(x, first, last_axis);
+    case DType::kBFloat16: return widened<bfloat16>(x, first, last_axis);
+    default: return widened<float>(x, first, last_axis);
+  }
 }
-
-int64_t Problem::longest_columns() const {
-  int64_t most = packed() ? 0 : columns(0);
-  for (int64_t b = 0; b < batches(); ++b) most = std::max(most, columns(b));
-  return most;
+std::vector<double> Problem::query(int64_t b, int64_t h, int64_t i) const {
+  return row(in_.query, in_.cumulative_query_lengths, b, h, i);
 }
-
-double Problem::read(const View<const void>& x, const View<const int32_t>& starts, int64_t b, int64_t h, int64_t row,
-                     int64_t d) const {
-  return packed() ? element(x, starts(b) + row, h, d, 0) : element(x, b, h, row, d);
+std::vector<double> Problem::key(int64_t b, int64_t h, int64_t j) const {
+  return row(in_.key, in_.cumulative_key_lengths, b, key_head(h), j);
 }
-double Problem::query(int64_t b, int64_t h, int64_t i, int64_t d) const {
-  return read(in_.query, in_.cumulative_query_lengths, b, h, i, d);
-}
-double Problem::key(int64_t b, int64_t h, int64_t j, int64_t d) const {
-  return read(in_.key, in_.cumulative_key_lengths, b, key_head(h), j, d);
-}
-double Problem::value(int64_t b, int64_t h, int64_t j, int64_t d) const {
-  return read(in_.value, in_.cumulative_key_lengths, b, key_head(h), j, d);
+std::vector<double> Problem::value(int64_t b, int64_t h, int64_t j) const {
+  return row(in_.value, in_.cumulative_key_lengths, b, key_head(h), j);
 }
 
 int64_t Problem::key_head(int64_t h) const {
@@ -126,7 +126,11 @@ bool Problem::sees(Site at) const {
 
 std::vector<double> Problem::keyless_scores(int64_t h) const {
   std::vector<double> scores;
-  if (attention_.has_sinks()) scores.push_back(element(in_.sinks, h, 0, 0, 0));
+  if (attention_.has_sinks()) {
+    Parameter sinks{"sinks"};
+    sinks.view = in_.sinks;
+    scores.push_back(sinks.get<double>(h));
+  }
   if (attention_.has_zero_key()) scores.push_back(0);
   return scores;
 }

@@ -33,12 +33,10 @@ class Problem {
   int64_t queries(int64_t b) const;     ///< rows of this entry
   int64_t columns(int64_t b) const;     ///< columns of this entry, whether they exist or not
   int64_t valid_keys(int64_t b) const;  ///< those that exist
-  int64_t longest_queries() const;
-  int64_t longest_columns() const;
 
-  double query(int64_t b, int64_t h, int64_t i, int64_t d) const;
-  double key(int64_t b, int64_t h, int64_t j, int64_t d) const;  ///< of the key head that query head h reads
-  double value(int64_t b, int64_t h, int64_t j, int64_t d) const;
+  std::vector<double> query(int64_t b, int64_t h, int64_t i) const;  ///< {head_dim}
+  std::vector<double> key(int64_t b, int64_t h, int64_t j) const;    ///< {head_dim}, of the key head that head h reads
+  std::vector<double> value(int64_t b, int64_t h, int64_t j) const;  ///< {value_dim}
   double scale() const;
   Site site(int64_t b, int64_t h, int64_t i, int64_t j) const;
   bool sees(Site) const;
@@ -50,8 +48,8 @@ class Problem {
   std::vector<double> keyless_scores(int64_t h) const;
 
  private:
-  double read(const View<const void>&, const View<const int32_t>& starts, int64_t b, int64_t h, int64_t row,
-              int64_t d) const;
+  std::vector<double> row(const View<const void>&, const View<const int32_t>& starts, int64_t b, int64_t h,
+                          int64_t i) const;
   int64_t key_head(int64_t h) const;
   int64_t offset(int64_t b) const;
   int64_t key_start(int64_t b) const;
