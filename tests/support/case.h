@@ -21,12 +21,12 @@ struct Case {
   Align align = Align::kTopLeft;
   bool key_lengths = false, query_offset = false, key_start = false;
   bool documents = false, keep_mask = false, ignore_mask = false;
-  int mask_axes = 15;  // bit n: axis n of masks and bias has its full size, else 1
 
   double scale = 0;  // 0: not set
   float softcap = 0;
   bool alibi = false, bias = false, bias_hides = false;
   bool sinks = false, zero_key = false;
+  int mask_axes = 15;    // bit n: axis n of masks and bias has its full size, else 1
   double magnitude = 1;  // of queries and keys
   unsigned seed = 1;
 
@@ -54,7 +54,9 @@ template <class T> void print_value(std::ostream& s, const T& x) { s << x; }
 inline void print_value(std::ostream& s, bool x) { s << (x ? "true" : "false"); }
 inline void print_value(std::ostream& s, DType x) { s << "DType::k" << qkv::name(x); }
 inline void print_value(std::ostream& s, Placement x) { s << "Placement{" << int(x) << "} (" << name(x) << ")"; }
-inline void print_value(std::ostream& s, Align x) { s << (x == Align::kTopLeft ? "top_left" : x == Align::kUnset ? "unset" : "bottom_right"); }
+inline void print_value(std::ostream& s, Align x) {
+  s << (x == Align::kTopLeft ? "top_left" : x == Align::kUnset ? "unset" : "bottom_right");
+}
 }  // namespace detail
 
 /// Only what differs from Case{}, as designated initialisers.
@@ -69,8 +71,10 @@ inline std::ostream& operator<<(std::ostream& s, const Case& c) {
 #define QKV_FIELD(x) field(#x, c.x, plain.x)
   s << "Case{";
   QKV_FIELD(dtype), QKV_FIELD(batch), QKV_FIELD(key_heads), QKV_FIELD(group), QKV_FIELD(queries), QKV_FIELD(keys);
-  QKV_FIELD(head_dim), QKV_FIELD(value_dim), QKV_FIELD(placement), QKV_FIELD(packed), QKV_FIELD(tiled), QKV_FIELD(causal);
-  QKV_FIELD(window), QKV_FIELD(left), QKV_FIELD(right), QKV_FIELD(align), QKV_FIELD(key_lengths), QKV_FIELD(query_offset);
+  QKV_FIELD(head_dim), QKV_FIELD(value_dim), QKV_FIELD(placement), QKV_FIELD(packed), QKV_FIELD(tiled),
+      QKV_FIELD(causal);
+  QKV_FIELD(window), QKV_FIELD(left), QKV_FIELD(right), QKV_FIELD(align), QKV_FIELD(key_lengths),
+      QKV_FIELD(query_offset);
   QKV_FIELD(key_start), QKV_FIELD(documents), QKV_FIELD(keep_mask), QKV_FIELD(ignore_mask), QKV_FIELD(mask_axes);
   QKV_FIELD(scale), QKV_FIELD(softcap), QKV_FIELD(alibi), QKV_FIELD(bias), QKV_FIELD(bias_hides), QKV_FIELD(sinks);
   QKV_FIELD(zero_key), QKV_FIELD(magnitude), QKV_FIELD(seed);
@@ -105,11 +109,20 @@ class Example {
   }
 
   Inputs inputs() const {
-    Inputs in{.query = query.view(), .key = key.view(), .value = value.view(), .keep_mask = keep_mask.view(),
-              .ignore_mask = ignore_mask.view(), .bias = bias.view(), .alibi_slopes = alibi_slopes.view(), .sinks = sinks.view(),
-              .query_documents = query_documents.view(), .key_documents = key_documents.view(),
-              .key_lengths = key_lengths.as<int32_t>(), .query_offset = query_offset.as<int32_t>(),
-              .key_start = key_start.as<int32_t>(), .cumulative_query_lengths = cumulative_query_lengths.as<int32_t>(),
+    Inputs in{.query = query.view(),
+              .key = key.view(),
+              .value = value.view(),
+              .keep_mask = keep_mask.view(),
+              .ignore_mask = ignore_mask.view(),
+              .bias = bias.view(),
+              .alibi_slopes = alibi_slopes.view(),
+              .sinks = sinks.view(),
+              .query_documents = query_documents.view(),
+              .key_documents = key_documents.view(),
+              .key_lengths = key_lengths.as<int32_t>(),
+              .query_offset = query_offset.as<int32_t>(),
+              .key_start = key_start.as<int32_t>(),
+              .cumulative_query_lengths = cumulative_query_lengths.as<int32_t>(),
               .cumulative_key_lengths = cumulative_key_lengths.as<int32_t>()};
     for (const auto& p : parameters) in.parameters.push_back({p.name, p.tensor.view()});
     return in;
@@ -126,7 +139,9 @@ class Example {
     const Extents& q = query.layout().shape;
     return shape.packed ? Tensor(type, {q[0], q[1]}) : Tensor(type, {q[0], q[1], q[2]});
   }
-  Tensor out(Placement placement = Placement::kContiguous) const { return wide(shape.dtype, shape.value_dim, placement); }
+  Tensor out(Placement placement = Placement::kContiguous) const {
+    return wide(shape.dtype, shape.value_dim, placement);
+  }
   DType lse_type() const { return shape.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
   Tensor lse() const { return narrow(lse_type()); }
   /// A poisoned matrix {B, Hq, L, S}, of packed batches with the longest L and S.

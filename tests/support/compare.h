@@ -130,7 +130,8 @@ struct Expected {
     int64_t count = 0;
     each_query(e, problem, [&](int64_t b, int64_t h, int64_t i, int64_t n) {
       if (count++ % step != 0) return;
-      rows.push_back({b, h, i, n, reference::oracle(problem, b, h, i), reference::plain(problem, e.shape.dtype, b, h, i)});
+      rows.push_back(
+          {b, h, i, n, reference::oracle(problem, b, h, i), reference::plain(problem, e.shape.dtype, b, h, i)});
     });
   }
   /// Whether out and lse lie within the bound.

@@ -38,7 +38,8 @@ class Tensor {
     std::vector<int> memory_order(shape.size());
     for (int axis = 0; axis < rank; ++axis) memory_order[size_t(axis)] = axis;
     if (placement == Placement::kHeadsInside && rank == 4) std::swap(memory_order[1], memory_order[2]);
-    if (placement == Placement::kTransposed && rank >= 2) std::swap(memory_order[shape.size() - 2], memory_order.back());
+    if (placement == Placement::kTransposed && rank >= 2)
+      std::swap(memory_order[shape.size() - 2], memory_order.back());
     layout_ = Layout(shape);
     int64_t step = 1;
     for (int n = rank; n-- > 0;) {
@@ -101,8 +102,7 @@ class Tensor {
   }
   /// Sets every element to f(a, b, c, d).
   template <class F>
-    requires std::invocable<F, int64_t, int64_t, int64_t, int64_t>
-  Tensor& fill(F f) {
+  requires std::invocable<F, int64_t, int64_t, int64_t, int64_t> Tensor& fill(F f) {
     if (*this) each([&](int64_t a, int64_t b, int64_t c, int64_t d) { set(f(a, b, c, d), a, b, c, d); });
     return *this;
   }
@@ -142,7 +142,9 @@ inline Tensor tensor(DType type, std::vector<int64_t> shape, const std::vector<d
   t.values(numbers);
   return t;
 }
-inline Tensor int32s(const std::vector<double>& numbers) { return tensor(DType::kInt32, {int64_t(numbers.size())}, numbers); }
+inline Tensor int32s(const std::vector<double>& numbers) {
+  return tensor(DType::kInt32, {int64_t(numbers.size())}, numbers);
+}
 
 /// Part of a view: indices [first, last) of an axis.
 template <class V> V slice(V view, int axis, int64_t first, int64_t last) {
