@@ -1,0 +1,390 @@
+// Wrong input is refused with a message that names function, argument, expected and got, before anything is written.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "qkv/masks.h"
+#include "qkv/merge.h"
+#include "qkv/observers.h"
+#include "qkv/softmax.h"
+#include "tests/support/compare.h"
+
+namespace qkv::testing {
+namespace {
+
+/// A call that is right, to be spoilt: tensors of two entries, four query heads on two key heads, 5 queries, 7 keys.
+struct Call4 {
+  Case shape{.batch = 2, .key_heads = 2, .group = 2, .queries = 5, .keys = 7, .head_dim = 4, .value_dim = 3};
+  Attention attention;
+  Example e{shape};
+  Inputs in = e.inputs();
+  Tensor out = e.out(), lse = e.lse(), extra;
+  Outputs to{.out = out.view(), .lse = lse.view()};
+
+  void make(const Case& c) {
+    shape = c;
+    e = Example(c);
+    attention = e.attention;
+    in = e.inputs();
+    out = e.out(), lse = e.lse();
+    to = {.out = out.view(), .lse = lse.view()};
+  }
+  View<const void> add(Tensor t) {
+    extra = std::move(t);
+    return extra.view();
+  }
+};
+
+template <class E>
+void expect_error(const char* what, const std::vector<std::string>& parts, const std::function<void(Call4&)>& spoil) {
+  SCOPED_TRACE(what);
+  Call4 c;
+  spoil(c);
+  const Tensor out = c.out, lse = c.lse;
+  try {
+    forward(c.attention, c.in, c.to);
+    ADD_FAILURE() << "no error";
+  } catch (const E& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.rfind("forward: ", 0), 0u) << message;
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another type: " << error.what();
+  }
+  EXPECT_TRUE(same_bits(out, c.out)) << "out was written";
+  EXPECT_TRUE(same_bits(lse, c.lse)) << "lse was written";
+}
+
+Tensor of(DType type, std::vector<int64_t> shape) { return Tensor(type, std::move(shape)).fill(0); }
+
+TEST(Errors, TheCallThatTheOthersSpoilIsRight) {
+  Call4 c;
+  EXPECT_NO_THROW(forward(c.attention, c.in, c.to));
+  EXPECT_NO_THROW(forward(c.attention, {c.in.query, c.in.key, c.in.value}, {c.out.view()})) << "the shortest call";
+}
+
+TEST(Errors, OfElementTypes) {
+  expect_error<DtypeError>("integer query", {"query", "int32", "float32", "query.astype(float32)"}, [](Call4& c) {
+    c.in.query = c.add(of(DType::kInt32, {2, 4, 5, 4}));
+  });
+  expect_error<DtypeError>("integer value", {"value", "int64", "value.astype(float32)"}, [](Call4& c) {
+    c.in.value = c.add(of(DType::kInt64, {2, 2, 7, 3}));
+  });
+  expect_error<DtypeError>("types that differ", {"query", "float32", "key", "float16"}, [](Call4& c) {
+    c.in.key = c.add(of(DType::kFloat16, {2, 2, 7, 4}));
+  });
+  expect_error<DtypeError>("types that differ", {"query", "float32", "value", "bfloat16"}, [](Call4& c) {
+    c.in.value = c.add(of(DType::kBFloat16, {2, 2, 7, 3}));
+  });
+  for (const DType type : {DType::kUInt8, DType::kInt32, DType::kInt64, DType::kFloat32}) {
+    expect_error<DtypeError>("numbers as keep mask", {"keep_mask", "bool", qkv::name(type), "mask != 0"},
+                             [&](Call4& c) {
+                               c.attention.visible(KeepMask{});
+                               c.in.keep_mask = c.add(of(type, {2, 4, 5, 7}));
+                             });
+    expect_error<DtypeError>("numbers as ignore mask", {"ignore_mask", "bool", qkv::name(type), "!= 0"}, [&](Call4& c) {
+      c.attention.visible(IgnoreMask{});
+      c.in.ignore_mask = c.add(of(type, {2, 4, 5, 7}));
+    });
+  }
+  for (const DType type : {DType::kBool, DType::kInt32, DType::kUInt8})
+    expect_error<DtypeError>("bias that selects", {"bias", qkv::name(type), "float32", "keep_mask"}, [&](Call4& c) {
+      c.attention.score(Bias{});
+      c.in.bias = c.add(of(type, {2, 4, 5, 7}));
+    });
+  expect_error<DtypeError>("bias of another narrow type", {"bias", "float16", "float32"}, [](Call4& c) {
+    c.attention.score(Bias{});
+    c.in.bias = c.add(of(DType::kFloat16, {2, 4, 5, 7}));
+  });
+  expect_error<DtypeError>("integer sinks", {"sinks", "int32", "float32"}, [](Call4& c) {
+    c.attention.weights(SinkSoftmax{});
+    c.in.sinks = c.add(of(DType::kInt32, {4}));
+  });
+  expect_error<DtypeError>("narrow slopes", {"alibi_slopes", "float16", "float32"}, [](Call4& c) {
+    c.attention.score(Alibi{}).align(Align::kTopLeft);
+    c.in.alibi_slopes = c.add(of(DType::kFloat16, {4}));
+  });
+  expect_error<DtypeError>("long documents", {"key_documents", "int64", "int32"}, [](Call4& c) {
+    c.make({.batch = 2, .queries = 5, .keys = 7, .head_dim = 4, .value_dim = 3, .documents = true});
+    c.in.key_documents = c.add(of(DType::kInt64, {2, 7}));
+  });
+}
+
+TEST(Errors, OfShapes) {
+  const auto shaped = [](View<const void> Inputs::*input, std::vector<int64_t> shape) {
+    return [=](Call4& c) { c.in.*input = c.add(of(DType::kFloat32, shape)); };
+  };
+  expect_error<ShapeError>("query of rank 3", {"query", "{4, 5, 4}", "batch, heads, length, size"},
+                           shaped(&Inputs::query, {4, 5, 4}));
+  expect_error<ShapeError>("value of rank 2", {"value", "{7, 3}"}, shaped(&Inputs::value, {7, 3}));
+  expect_error<ShapeError>("batches", {"batch", "{3, 2, 7, 4}", "{2, 4, 5, 4}"}, shaped(&Inputs::key, {3, 2, 7, 4}));
+  expect_error<ShapeError>("heads that do not divide", {"key", "3", "query", "4", "multiple"}, [](Call4& c) {
+    c.make({.key_heads = 3, .queries = 5, .keys = 7, .head_dim = 4, .value_dim = 3});
+    c.in.query = c.add(of(DType::kFloat32, {1, 4, 5, 4}));
+  });
+  expect_error<ShapeError>("no key heads", {"key", "0 heads", "multiple"}, [](Call4& c) {
+    c.make({.key_heads = 0, .queries = 5, .keys = 7, .head_dim = 4, .value_dim = 3});
+    c.in.query = c.add(of(DType::kFloat32, {1, 4, 5, 4}));
+  });
+  expect_error<ShapeError>("head sizes", {"key", "5", "query", "4", "{2, 2, 7, 5}"},
+                           shaped(&Inputs::key, {2, 2, 7, 5}));
+  expect_error<ShapeError>("values without keys", {"value", "8", "key", "7"}, shaped(&Inputs::value, {2, 2, 8, 3}));
+  expect_error<ShapeError>("heads of values", {"value", "4 heads", "key", "2"}, shaped(&Inputs::value, {2, 4, 7, 3}));
+  for (const auto& shape : std::vector<std::vector<int64_t>>{
+           {2, 4, 5, 6}, {2, 4, 5}, {3, 4, 5, 7}, {2, 2, 5, 7}, {2, 4, 7, 5}, {1, 1, 1, 0}}) {
+    expect_error<ShapeError>("keep mask", {"keep_mask", shape_text(Layout(shape)), "{2, 4, 5, 7}"}, [&](Call4& c) {
+      c.attention.visible(KeepMask{});
+      c.in.keep_mask = c.add(of(DType::kBool, shape));
+    });
+    expect_error<ShapeError>("bias", {"bias", shape_text(Layout(shape)), "{2, 4, 5, 7}"}, [&](Call4& c) {
+      c.attention.score(Bias{});
+      c.in.bias = c.add(of(DType::kFloat32, shape));
+    });
+  }
+  expect_error<ShapeError>("a sink a key head", {"sinks", "{2}", "{4}"}, [](Call4& c) {
+    c.attention.weights(SinkSoftmax{});
+    c.in.sinks = c.add(of(DType::kFloat32, {2}));
+  });
+  expect_error<ShapeError>("a slope a key head", {"alibi_slopes", "{2}", "{4}"}, [](Call4& c) {
+    c.attention.score(Alibi{}).align(Align::kTopLeft);
+    c.in.alibi_slopes = c.add(of(DType::kFloat32, {2}));
+  });
+  expect_error<ShapeError>("documents", {"query_documents", "{2, 7}", "{2, 5}"}, [](Call4& c) {
+    c.make({.batch = 2, .queries = 5, .keys = 7, .head_dim = 4, .value_dim = 3, .documents = true});
+    c.in.query_documents = c.add(of(DType::kInt32, {2, 7}));
+  });
+  expect_error<ShapeError>("key lengths", {"key_lengths", "{3}", "{2}"},
+                           [](Call4& c) { c.in.key_lengths = c.add(of(DType::kInt32, {3})).as<const int32_t>(); });
+  expect_error<ShapeError>("one key length for all", {"key_lengths", "{1}", "{2}"},
+                           [](Call4& c) { c.in.key_lengths = c.add(of(DType::kInt32, {1})).as<const int32_t>(); });
+  expect_error<ShapeError>("offsets", {"query_offset", "{3}", "{2}"},
+                           [](Call4& c) { c.in.query_offset = c.add(of(DType::kInt32, {3})).as<const int32_t>(); });
+  expect_error<ShapeError>("starts", {"key_start", "{2, 1}", "{2}"}, [](Call4& c) {
+    c.in.key_start = c.add(of(DType::kInt32, {2, 1})).as<const int32_t>();
+  });
+}
+
+TEST(Errors, OfTensorsAndNames) {
+  for (const auto& [input, name] :
+       {std::pair{&Inputs::query, "query"}, {&Inputs::key, "key"}, {&Inputs::value, "value"}})
+    expect_error<OptionError>("missing", {name, "missing"}, [input = input](Call4& c) { c.in.*input = {}; });
+  expect_error<OptionError>("a bias that nobody names", {"bias", "does not name"}, [](Call4& c) {
+    c.in.bias = c.add(of(DType::kFloat32, {1, 1, 1, 1}));
+  });
+  expect_error<OptionError>("sinks that nobody names", {"sinks", "does not name"},
+                            [](Call4& c) { c.in.sinks = c.add(of(DType::kFloat32, {4})); });
+  expect_error<OptionError>("a parameter that nobody names", {"gain", "does not name"}, [](Call4& c) {
+    c.in.parameters.push_back({"gain", c.add(of(DType::kFloat32, {4}))});
+  });
+  expect_error<OptionError>("a bias without a tensor", {"bias", "none"}, [](Call4& c) { c.attention.score(Bias{}); });
+  expect_error<OptionError>("sinks without a tensor", {"sinks", "none"},
+                            [](Call4& c) { c.attention.weights(SinkSoftmax{}); });
+  expect_error<OptionError>("a mask without a tensor", {"keep_mask", "none"},
+                            [](Call4& c) { c.attention.visible(KeepMask{}); });
+  expect_error<OptionError>("documents without a tensor", {"query_documents", "none"},
+                            [](Call4& c) { c.attention.visible(Documents{}); });
+  for (const auto& [input, name] :
+       {std::pair{&Inputs::query, "query"}, {&Inputs::key, "key"}, {&Inputs::value, "value"}}) {
+    expect_error<OptionError>("null", {name, "null"}, [input = input](Call4& c) { (c.in.*input).data = nullptr; });
+    expect_error<OptionError>("misaligned", {name, "multiple of 4"}, [input = input](Call4& c) {
+      (c.in.*input).data = static_cast<const char*>((c.in.*input).data) + 1;
+    });
+  }
+}
+
+TEST(Errors, OfPositions) {
+  expect_error<OptionError>("causal without alignment", {"5 queries", "7 keys", "align"},
+                            [](Call4& c) { c.attention.visible(Causal{}); });
+  expect_error<OptionError>("window without alignment", {"align"}, [](Call4& c) { c.attention.visible(Window{3, 0}); });
+  expect_error<OptionError>("alibi without alignment", {"align"}, [](Call4& c) {
+    c.attention.score(Alibi{});
+    c.in.alibi_slopes = c.add(of(DType::kFloat32, {4}));
+  });
+  expect_error<OptionError>("equal sizes but key lengths", {"align"}, [](Call4& c) {
+    c.make(
+        {.batch = 2, .queries = 6, .keys = 6, .head_dim = 4, .value_dim = 3, .causal = true, .align = Align::kUnset});
+    c.in.key_lengths = c.add(int32s({6, 5})).as<const int32_t>();
+  });
+  for (const double length : {-1.0, 8.0})
+    expect_error<OptionError>("key length out of range", {"key_lengths[1]", std::to_string(int(length)), "0 to 7"},
+                              [=](Call4& c) {
+                                c.in.key_lengths = c.add(int32s({7, length})).as<const int32_t>();
+                              });
+  expect_error<OptionError>("negative start", {"key_start", "-1"},
+                            [](Call4& c) { c.in.key_start = c.add(int32s({-1})).as<const int32_t>(); });
+}
+
+TEST(Errors, AlignmentMayBeLeftOutWhereBothAgree) {
+  for (const bool lengths : {false, true}) {
+    Example e(Case{.batch = 2,
+                   .queries = 6,
+                   .keys = lengths ? 9 : 6,
+                   .head_dim = 4,
+                   .value_dim = 3,
+                   .causal = true,
+                   .align = Align::kUnset});
+    if (lengths) e.key_lengths = int32s({6, 6});
+    EXPECT_NO_THROW(run(e));
+    e.attention.align(Align::kBottomRight);
+    const Result bottom = run(e);
+    e.attention.align(Align::kTopLeft);
+    EXPECT_TRUE(same_bits(bottom, run(e)));
+  }
+  // Masks and documents do not look at positions.
+  EXPECT_NO_THROW(run(Example(Case{.queries = 5,
+                                   .keys = 7,
+                                   .head_dim = 2,
+                                   .value_dim = 2,
+                                   .align = Align::kUnset,
+                                   .documents = true,
+                                   .keep_mask = true,
+                                   .bias = true})));
+  EXPECT_NO_THROW(run(Example(Case{.queries = 5,
+                                   .keys = 7,
+                                   .head_dim = 2,
+                                   .value_dim = 2,
+                                   .causal = true,
+                                   .align = Align::kUnset,
+                                   .query_offset = true})));
+}
+
+TEST(Errors, OfPackedBatches) {
+  const Case packed{.batch = 2, .key_heads = 2, .queries = 5, .keys = 7, .head_dim = 4, .value_dim = 3, .packed = true};
+  const auto numbers = [&](View<const int32_t> Inputs::*input, auto change) {
+    return [=](Call4& c) {
+      c.make(packed);
+      Tensor t = input == &Inputs::cumulative_query_lengths ? c.e.cumulative_query_lengths : c.e.cumulative_key_lengths;
+      change(t);
+      c.in.*input = c.add(t).as<const int32_t>();
+    };
+  };
+  expect_error<OptionError>("queries begin late", {"cumulative_query_lengths", "begins", "1", "0"},
+                            numbers(&Inputs::cumulative_query_lengths, [](Tensor& t) { t.set(1, 0); }));
+  expect_error<OptionError>("keys fall", {"cumulative_key_lengths", "falls", "100"},
+                            numbers(&Inputs::cumulative_key_lengths, [](Tensor& t) { t.set(100, 1); }));
+  expect_error<OptionError>("keys end early", {"cumulative_key_lengths", "ends"},
+                            numbers(&Inputs::cumulative_key_lengths, [](Tensor& t) { t.set(t.get(2) - 1, 2); }));
+  expect_error<OptionError>("queries end late", {"cumulative_query_lengths", "ends"},
+                            numbers(&Inputs::cumulative_query_lengths, [](Tensor& t) { t.set(t.get(2) + 1, 2); }));
+  expect_error<OptionError>("one of the two", {"cumulative_query_lengths", "cumulative_key_lengths"}, [&](Call4& c) {
+    c.make(packed);
+    c.in.cumulative_key_lengths = {};
+  });
+  expect_error<ShapeError>(
+      "numbers of sequences", {"cumulative_query_lengths", "3", "cumulative_key_lengths", "2"}, [&](Call4& c) {
+        c.make(packed);
+        c.in.cumulative_key_lengths = c.add(int32s({0, c.e.cumulative_key_lengths.get(2)})).as<const int32_t>();
+      });
+  expect_error<OptionError>("key lengths too", {"key_lengths", "cumulative_key_lengths"}, [&](Call4& c) {
+    c.make(packed);
+    c.in.key_lengths = c.add(int32s({1, 1})).as<const int32_t>();
+  });
+  expect_error<ShapeError>("rank 4", {"query", "{total, heads, size}"}, [&](Call4& c) {
+    c.make(packed);
+    c.in.query = c.add(of(DType::kFloat32, {1, 2, 5, 4}));
+  });
+}
+
+TEST(Errors, OfOutputs) {
+  const auto output = [](View<void> Outputs::*which, DType type, std::vector<int64_t> shape) {
+    return [=](Call4& c) {
+      c.add(of(type, shape));
+      c.to.*which = c.extra.view();
+    };
+  };
+  expect_error<ShapeError>("out", {"out", "{2, 4, 5, 4}", "{2, 4, 5, 3}"},
+                           output(&Outputs::out, DType::kFloat32, {2, 4, 5, 4}));
+  expect_error<ShapeError>("out", {"out", "{8, 5, 3}", "{2, 4, 5, 3}"},
+                           output(&Outputs::out, DType::kFloat32, {8, 5, 3}));
+  expect_error<DtypeError>("out", {"out", "float64", "float32"}, output(&Outputs::out, DType::kFloat64, {2, 4, 5, 3}));
+  expect_error<ShapeError>("lse", {"lse", "{2, 4, 5, 1}", "{2, 4, 5}"},
+                           output(&Outputs::lse, DType::kFloat32, {2, 4, 5, 1}));
+  expect_error<DtypeError>("lse", {"lse", "float16", "float32"}, output(&Outputs::lse, DType::kFloat16, {2, 4, 5}));
+  expect_error<ShapeError>("row_max", {"row_max", "{2, 4, 6}", "{2, 4, 5}"},
+                           output(&Outputs::row_max, DType::kFloat32, {2, 4, 6}));
+  for (const auto& [which, name] : {std::pair{&Outputs::weights, "weights"},
+                                    {&Outputs::raw_scores, "raw_scores"},
+                                    {&Outputs::modified_scores, "modified_scores"},
+                                    {&Outputs::masked_scores, "masked_scores"}}) {
+    expect_error<ShapeError>("matrix", {name, "{2, 4, 5, 5}", "{2, 4, 5, 7}"},
+                             output(which, DType::kFloat32, {2, 4, 5, 5}));
+    expect_error<DtypeError>("matrix", {name, "float64", "float32"}, output(which, DType::kFloat64, {2, 4, 5, 7}));
+  }
+  expect_error<ShapeError>("entropy", {"entropy", "{2, 4, 4}", "{2, 4, 5}"}, [](Call4& c) {
+    c.add(of(DType::kFloat32, {2, 4, 4}));
+    c.to.rows.entropy = c.extra.as<float>();
+  });
+  expect_error<ShapeError>("top weights and indices", {"top_"}, [](Call4& c) {
+    static Tensor weights, indices;
+    weights = of(DType::kFloat32, {2, 4, 5, 3}), indices = of(DType::kInt32, {2, 4, 5, 2});
+    c.to.rows.top_weights = weights.as<float>(), c.to.rows.top_indices = indices.as<int32_t>();
+  });
+  for (const double row : {-1.0, 5.0})
+    expect_error<OptionError>("a row that is not there", {"matrix_rows", std::to_string(int(row)), "4"}, [=](Call4& c) {
+      static Tensor matrix, rows;
+      matrix = of(DType::kFloat32, {2, 4, 2, 7}), rows = int32s({0, row});
+      c.to.weights = matrix.view(), c.to.matrix_rows = rows.as<int32_t>();
+    });
+  expect_error<OptionError>("null out", {"out", "null"}, [](Call4& c) { c.to.out.data = nullptr; });
+  expect_error<OptionError>("misaligned out", {"out", "multiple of 4"},
+                            [](Call4& c) { c.to.out.data = static_cast<char*>(c.to.out.data) + 2; });
+}
+
+template <class F> void expect_option_error(const std::vector<std::string>& parts, F f) {
+  try {
+    f();
+    ADD_FAILURE() << "no error";
+  } catch (const OptionError& error) {
+    for (const std::string& part : parts)
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "no '" << part << "' in: " << error.what();
+  }
+}
+
+TEST(Errors, OfOptions) {
+  Attention a;
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  for (const double scale : {nan, inf, -inf}) expect_option_error({"scale"}, [&] { a.scale(scale); });
+  for (const double p : {-0.1, 1.1, nan}) expect_option_error({"dropout"}, [&] { a.dropout(p); });
+  for (const float cap : {0.f, -1.f, float(nan), float(inf)})
+    expect_option_error({"softcap"}, [&] { a.score(SoftCap{cap}); });
+  expect_option_error({"window", "-2"}, [&] { a.visible(Window{-2, 0}); });
+  EXPECT_EQ(a, Attention{}) << "what was refused left nothing behind";
+  EXPECT_NO_THROW(a.scale(0).scale(-2).dropout(0).dropout(1));
+}
+
+TEST(Errors, ObserveChecksLikeForward) {
+  Call4 c;
+  Tensor row_max = c.lse.fill(0), row_sum = c.lse.fill(1), received(DType::kFloat64, {2, 4, 7});
+  Received observer(received.as<double>());
+  EXPECT_NO_THROW(observe(c.attention, c.in, {row_max.view(), row_sum.view()}, {observer}));
+  const auto expect = [&](const char* part, RowSums sums, const Inputs& in) {
+    try {
+      observe(c.attention, in, sums, {observer});
+      ADD_FAILURE() << "no error: " << part;
+    } catch (const ArgumentError& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("observe: "), std::string::npos) << error.what();
+    }
+  };
+  const Tensor wrong = of(DType::kFloat32, {2, 4, 4});
+  expect("row_max", {wrong.view(), row_sum.view()}, c.in);
+  expect("row_sum", {row_max.view(), wrong.view()}, c.in);
+  expect("row_sum", {row_max.view(), {}}, c.in);
+  Inputs bad = c.in;
+  bad.value = {};
+  expect("value", {row_max.view(), row_sum.view()}, bad);
+}
+
+TEST(Errors, FindPathChecksLikeForward) {
+  Call4 c;
+  Inputs bad = c.in;
+  bad.key = {};
+  EXPECT_THROW(find_path(c.attention, bad), OptionError);
+  EXPECT_THROW(explain_path(c.attention, bad), OptionError);
+}
+
+}  // namespace
+}  // namespace qkv::testing

@@ -1,0 +1,117 @@
+// Policies of a user, compiled with the user's flags (-O2, -O3, -march=native: one program each): prefill and decode agree in
+// every bit.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "examples/own_policies.h"
+#include "tests/support/case.h"
+
+namespace qkv::testing {
+namespace {
+
+/// A learnable table of distances with a gain: score' = score * gain[head] + table[head, clamp(key - query)].
+struct RelativeTable {
+  static constexpr std::string_view kName = "relative";
+  static constexpr int kReads = 2;
+  int reach = 0;
+  Parameter table{"relative_table"}, gain{"gain"};
+  auto operator()(auto score, Site at, auto& read) const {
+    return score * read(gain, at.head) + read(table, at.head, std::clamp(at.key - at.query, -reach, reach) + reach);
+  }
+  auto fields() { return std::tie(reach); }
+  auto parameters() { return std::tie(table, gain); }
+};
+
+constexpr int kLength = 300;
+
+Example with(Attention attention, DType type) {
+  Example e(Case{
+      .dtype = type, .key_heads = 2, .group = 2, .queries = kLength, .keys = kLength, .head_dim = 5, .value_dim = 3});
+  e.attention = std::move(attention);
+  const auto names = [&](std::string_view name) {
+    for (const auto& score : e.attention.scores())
+      for (const std::string_view tensor : score->about().tensors)
+        if (tensor == name) return true;
+    return false;
+  };
+  if (names("relative_table")) {
+    e.parameters.push_back({"relative_table", Tensor(DType::kFloat32, {4, 9}).normal(4)});
+    e.parameters.push_back({"gain", Tensor(DType::kFloat64, {4}).normal(5)});
+  }
+  if (names("alibi_slopes")) e.alibi_slopes = Tensor(DType::kFloat32, {4}).normal(6, 0.1);
+  return e;
+}
+
+/// All queries at once against `step` at a time.
+void expect_steps_equal(const Example& e, int step) {
+  const Result whole = run(e);
+  for (int first = 0; first < kLength; first += step) {
+    const int last = std::min(first + step, kLength);
+    const int32_t offset = first;
+    Inputs in = e.inputs();
+    in.query = slice(in.query, 2, first, last);
+    in.query_offset = View<const int32_t>(&offset, {1});
+    Tensor out(e.shape.dtype, {1, 4, last - first, e.shape.value_dim}), lse(e.lse_type(), {1, 4, last - first});
+    forward(e.attention, in, {.out = out.view(), .lse = lse.view()});
+    for (int64_t h = 0; h < 4; ++h)
+      for (int64_t i = first; i < last; ++i) {
+        const double lses[] = {whole.lse.get(0, h, i), lse.get(0, h, i - first)};
+        ASSERT_EQ(std::memcmp(lses, lses + 1, sizeof(double)), 0)
+            << h << " " << i << ": " << lses[0] << " and " << lses[1];
+        for (int64_t d = 0; d < e.shape.value_dim; ++d) {
+          const double outs[] = {whole.out.get(0, h, i, d), out.get(0, h, i - first, d)};
+          ASSERT_EQ(std::memcmp(outs, outs + 1, sizeof(double)), 0)
+              << h << " " << i << " " << d << ": " << outs[0] << " and " << outs[1];
+        }
+      }
+  }
+}
+
+TEST(OwnPolicies, GiveTheSameBitsInPrefillAndDecode) {
+  for (const char* text :
+       {"causal | decay:0.03 | softmax", "causal window:20,0 | decay:0.03 alibi relative:4 softcap:30 | softmax",
+        "prompt:7 strided:3 | relative:4 | softmax", "strided:5 | softmax",
+        "prompt:200 | softcap:2 decay:0.1 | softmax"}) {
+    Vocabulary own;
+    own.modifier<Decay>().modifier<RelativeTable>().pattern<Prompt>().pattern<Strided>();
+    for (const DType type : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+      SCOPED_TRACE(text);
+      const Example e = with(Attention::parse(text, own).align(Align::kTopLeft), type);
+      expect_steps_equal(e, 1);
+      expect_steps_equal(e, 7);
+      expect_steps_equal(e, 130);
+    }
+  }
+}
+
+TEST(OwnPolicies, ThatHideNothingChangeNoBit) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+    const Result plain = run(with(Attention{}.visible(Causal{}), type));
+    const Result own = run(with(Attention{}.visible(Causal{}).visible(Strided{1}), type));
+    EXPECT_EQ(std::memcmp(plain.out.view().data, own.out.view().data, size_t(4 * kLength * 3) * size_of(type)), 0);
+  }
+}
+
+TEST(OwnPolicies, GiveTheSameBitsForAnyNumberOfThreads) {
+  ThreadPool one(1), three(3);
+  const Example e = with(Attention{}.visible(Prompt{50}).visible(Strided{2}).score(Decay{0.2f}), DType::kFloat32);
+  const Result a = run(e, {.executor = &one}), b = run(e, {.executor = &three});
+  EXPECT_EQ(std::memcmp(a.out.view().data, b.out.view().data, size_t(4 * kLength * 3) * sizeof(float)), 0);
+}
+
+TEST(OwnPolicies, ObserverSeesEveryWeightOnce) {
+  const Example e = with(Attention{}.visible(Causal{}).score(Decay{0.2f}), DType::kFloat32);
+  Tensor out = e.out(), row_max = e.lse(), row_sum = e.lse();
+  forward(e.attention, e.inputs(), {.out = out.view(), .row_max = row_max.view(), .row_sum = row_sum.view()});
+  FarWeight everything{.distance = -1}, far{.distance = 3};
+  observe(e.attention, e.inputs(), {row_max.view(), row_sum.view()}, {everything, far});
+  EXPECT_NEAR(everything.all, 4 * kLength, 1e-3) << "rows sum to 1";
+  EXPECT_EQ(everything.far, everything.all);
+  EXPECT_EQ(far.all, everything.all);
+  EXPECT_GT(far.far, 0);
+  EXPECT_LT(far.far, far.all);
+}
+
+}  // namespace
+}  // namespace qkv::testing
