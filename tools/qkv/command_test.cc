@@ -251,6 +251,13 @@ TEST_F(Command, SeeSaysWhichRuleHidesWhat) {
                            HasSubstr("a hidden by causal: 3 pairs"), HasSubstr("b hidden by window:1,-1: 3 pairs")));
 }
 
+TEST_F(Command, TheRulesOfAMaskAreCountedAsJson) {
+  const auto json = nlohmann::json::parse(run("see " + kSample + " --layer 0 --mask --causal --json").out);
+  EXPECT_EQ(json["rules"][0]["pairs"], 13 * 14 / 2);
+  EXPECT_EQ(json["rules"][1]["name"], "causal");
+  EXPECT_EQ(json["rules"][1]["hides"], true);
+}
+
 TEST_F(Command, ColoursOnlyWhereTheyAreWanted) {
   const std::string see = "see " + kSample + " --layer 4 --head 7";
   EXPECT_THAT(run(see).out, Not(HasSubstr("\x1b")));

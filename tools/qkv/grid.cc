@@ -138,9 +138,9 @@ class Renderer {
 
 }  // namespace
 
-GridPlan plan_grid(int64_t rows, int64_t columns, const AxisLabels& labels, const Screen& screen) {
+GridPlan plan_grid(int64_t rows, int64_t columns, const AxisLabels& labels, const Screen& screen, int64_t unit) {
   GridPlan plan;
-  plan.label_width = digits(rows - 1) + (labels.rows.empty() ? 0 : 1 + widest(labels.rows));
+  plan.label_width = digits((rows - 1) * unit) + (labels.rows.empty() ? 0 : 1 + widest(labels.rows));
   const int64_t room = std::max<int64_t>(4, screen.columns - plan.label_width - 1);
   const int64_t lines = std::max<int64_t>(24, screen.lines - kLinesAround);
   const auto count_cells = [&] {

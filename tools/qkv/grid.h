@@ -22,7 +22,8 @@ struct GridPlan {
   int label_width = 0;
   int64_t cell_rows = 0, cell_columns = 0;
 };
-GridPlan plan_grid(int64_t rows, int64_t columns, const AxisLabels&, const Screen&);
+/// `unit`: entries of the real matrix per row of the given one, where that is already a reduction; numbers count in them.
+GridPlan plan_grid(int64_t rows, int64_t columns, const AxisLabels&, const Screen&, int64_t unit = 1);
 
 /// What one cell shows. Without colours `text` (at most 3 columns) stands in wide cells, `symbol` in narrow ones.
 struct CellLook {
@@ -32,7 +33,7 @@ struct CellLook {
 };
 using Paint = std::function<CellLook(int64_t cell_row, int64_t cell_column)>;
 
-/// `unit`: entries of the real matrix per row of the given one, where that is already a reduction; numbers count in them.
+/// One line of text for each row of cells (or two), with labels at the left and on top. `unit` as above.
 std::string render_grid(const GridPlan&, const AxisLabels&, const Paint&, const Screen&, int64_t unit = 1);
 
 }  // namespace qkv::cli

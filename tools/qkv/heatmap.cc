@@ -110,7 +110,7 @@ Matrix reduce_by_maximum(const Matrix& m, int64_t row_factor, int64_t column_fac
 std::string render_heatmap(const Matrix& m, const AxisLabels& labels, Scale scale, const Screen& screen) {
   if (m.rows == 0 || m.columns == 0)
     return fmt::format("nothing to draw: {} queries, {} keys\n", m.rows * m.unit, m.columns * m.unit);
-  const GridPlan plan = plan_grid(m.rows, m.columns, labels, screen);
+  const GridPlan plan = plan_grid(m.rows, m.columns, labels, screen, m.unit);
   const Matrix cells = reduce_by_maximum(m, plan.row_factor, plan.column_factor);
   const Shade shade(cells, scale);
   const bool colored = screen.colors != ColorDepth::kNone;

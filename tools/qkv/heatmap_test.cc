@@ -96,6 +96,14 @@ TEST(Heatmap, ALinkIsNotLostWhenManyPairsShareACell) {
   EXPECT_THAT(text, HasSubstr("weight 0 ' .:-=+*#%@' 0.9, linear scale; a cell is the largest of 28 x 14 pairs"));
 }
 
+TEST(Heatmap, NumbersCountPairsAlsoWhereTheMatrixIsAReduction) {
+  const Matrix m{200, 200, 64, std::vector<float>(200 * 200, 0.5F), {}};
+  const std::vector<std::string> lines = lines_of(render_heatmap(m, {}, Scale::kLinear, kPaper));
+  EXPECT_THAT(lines[1], StartsWith("    0 @"));
+  EXPECT_THAT(lines[lines.size() - 2], StartsWith("12672 @"));
+  EXPECT_THAT(lines.back(), HasSubstr("the largest of 384 x 192 pairs"));
+}
+
 TEST(Heatmap, ReductionTakesTheLargestAndKeepsNaN) {
   const Matrix m{2, 4, 1, {1, 2, kNaN, 3, 4, 0, 5, 6}, {1, 1, 0, 0, 1, 1, 0, 1}};
   const Matrix small = reduce_by_maximum(m, 2, 2);

@@ -56,7 +56,7 @@ std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const
   if (o.mask) {
     SeeOptions first = o;
     first.head = std::max(0, o.head);
-    return mask_text(first, layers.front(), tokens, screen);
+    return o.json ? mask_json(first, layers.front()) : mask_text(first, layers.front(), tokens, screen);
   }
   const bool one_head = o.head >= 0 || (layers.size() == 1 && layers.front().heads() == 1);
   if (!o.between.empty() && !one_head) throw OptionError("--between: say which head, with --layer and --head");

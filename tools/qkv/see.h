@@ -32,6 +32,7 @@ std::string heads_json(const SeeOptions&, const std::vector<Layer>&, const Token
 
 /// Who may see whom, with the rule that hides each pair.
 std::string mask_text(const SeeOptions&, const Layer&, const Tokens&, const Screen&);
+std::string mask_json(const SeeOptions&, const Layer&);
 
 /// "bad(5)", or "5" without tokens.
 std::string token_name(const std::vector<std::string>& tokens, int64_t index);

@@ -8,6 +8,7 @@
 #include "qkv/grid.h"
 #include "qkv/masks.h"
 #include "qkv/see.h"
+#include "qkv/see_json.h"
 
 namespace qkv::cli {
 
@@ -55,46 +56,74 @@ uint8_t joined(View<const uint8_t> rule, const SeeOptions& o, const GridPlan& pl
   return count[kVisible] > 0 ? kMixed : static_cast<uint8_t>(most - count.begin());
 }
 
-std::string legend(View<const uint8_t> rule, const SeeOptions& o, const Attention& a, const Screen& screen) {
+/// How many pairs each rule hides (or leaves visible) in one head; rules without any are left out.
+struct RuleCount {
+  uint8_t rule;
+  std::string name;
+  int64_t pairs;
+};
+std::vector<RuleCount> count_rules(View<const uint8_t> rule, const SeeOptions& o, const Attention& a) {
   std::array<int64_t, 256> count{};
   for (int64_t i = 0; i < rule.shape[2]; ++i) {
     for (int64_t j = 0; j < rule.shape[3]; ++j) ++count[rule(o.batch, o.head, i, j)];
   }
-  std::string text;
   const std::vector<std::string> names = rule_names(a);
-  for (size_t r = 0; r < count.size(); ++r) {
-    if (count[r] == 0) continue;
-    const auto id = static_cast<uint8_t>(r);
+  std::vector<RuleCount> counts;
+  for (size_t r = 0; r < names.size(); ++r) {
+    if (count[r] > 0) counts.push_back({static_cast<uint8_t>(r), names[r], count[r]});
+  }
+  return counts;
+}
+
+std::string legend(const std::vector<RuleCount>& counts, const Screen& screen) {
+  std::string text;
+  for (const RuleCount& c : counts) {
     const std::string sample = screen.colors == ColorDepth::kNone
-                                   ? std::string(1, letter_of(id))
-                                   : background(color_of(id), screen.colors) + "  " + plain(screen.colors);
-    text += fmt::format("  {} {}{}: {} pairs\n", sample, r >= kFirstRule ? "hidden by " : "",
-                        r < names.size() ? names[r] : "a rule", count[r]);
+                                   ? std::string(1, letter_of(c.rule))
+                                   : background(color_of(c.rule), screen.colors) + "  " + plain(screen.colors);
+    text += fmt::format("  {} {}{}: {} pairs\n", sample, c.rule >= kFirstRule ? "hidden by " : "", c.name, c.pairs);
   }
   return text;
 }
 
-}  // namespace
-
-std::string mask_text(const SeeOptions& o, const Layer& layer, const Tokens& tokens, const Screen& screen) {
-  const Problem* p = layer.problem();
-  if (p == nullptr)
+/// The rule of every pair of every head. Throws OptionError where there is none, or too many.
+Array rules_of(const Layer& layer) {
+  if (layer.problem() == nullptr) {
     throw OptionError("--mask: the file has weights only; the mask is drawn from q, k and the options that hide keys");
+  }
   if (layer.batches() * layer.heads() * layer.queries() * layer.keys() > kMostPairs) {
     throw OptionError(fmt::format("--mask: {} queries and {} keys of {} heads are too many to draw; take a part",
                                   layer.queries(), layer.keys(), layer.heads()));
   }
   Array rules(DType::kUInt8, {layer.batches(), layer.heads(), layer.queries(), layer.keys()});
-  const View<uint8_t> rule = rules.view().as<uint8_t>();
-  hiding_rule_of(p->attention, p->inputs, rule);
+  hiding_rule_of(layer.problem()->attention, layer.problem()->inputs, rules.view().as<uint8_t>());
+  return rules;
+}
+
+}  // namespace
+
+std::string mask_text(const SeeOptions& o, const Layer& layer, const Tokens& tokens, const Screen& screen) {
+  const Array rules = rules_of(layer);
+  const View<const uint8_t> rule = rules.view().as<const uint8_t>();
+  const Attention& attention = layer.problem()->attention;
   const AxisLabels labels{tokens.queries, tokens.keys};
   const GridPlan plan = plan_grid(layer.queries(), layer.keys(), labels, screen);
   const Paint paint = [&](int64_t r, int64_t c) {
     const uint8_t id = joined(rule, o, plan, r, c);
     return CellLook{color_of(id), std::string(1, letter_of(id)), letter_of(id)};
   };
-  return fmt::format("{}who may see whom{}: {}\n\n", bold(screen.colors), plain(screen.colors), p->attention.text()) +
-         render_grid(plan, labels, paint, screen) + "\n" + legend(rule, o, p->attention, screen);
+  return fmt::format("{}who may see whom{}: {}\n\n{}\n{}", bold(screen.colors), plain(screen.colors), attention.text(),
+                     render_grid(plan, labels, paint, screen), legend(count_rules(rule, o, attention), screen));
+}
+
+std::string mask_json(const SeeOptions& o, const Layer& layer) {
+  const Array rules = rules_of(layer);
+  const Attention& attention = layer.problem()->attention;
+  nlohmann::json json = {{"attention", attention.text()}, {"head", o.head}, {"batch", o.batch}};
+  for (const RuleCount& c : count_rules(rules.view().as<const uint8_t>(), o, attention)) {
+    json["rules"].push_back({{"name", c.name}, {"pairs", c.pairs}, {"hides", c.rule != kVisible}});
+  }
+  return text_of(json);
 }
 
 }  // namespace qkv::cli
