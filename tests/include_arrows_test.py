@@ -19,8 +19,6 @@ MAY_USE = {
     "attention": {"core", "policies", "kernels"},
     "inspect": {"core", "policies", "kernels", "attention"},
 }
-# The one bridge that crosses between siblings: the list of instruction sets, which each Highway file includes first.
-SHARED_HEADERS = {"kernels/targets.h"}
 # Public headers name no third party: a user needs none to compile.
 STANDARD = re.compile(r"^[a-z_0-9]+$")
 
@@ -41,8 +39,7 @@ def wrong_arrows(top):
             elif folder not in MAY_USE:
                 good = False
             else:
-                own_bridge = target in SHARED_HEADERS and folder in {"policies", "kernels"}
-                good = first not in MAY_USE or first == folder or first in MAY_USE[folder] or own_bridge
+                good = first not in MAY_USE or first == folder or first in MAY_USE[folder]
             if not good or ".." in target:
                 wrong.append(f"{path.relative_to(top)} includes {target}")
     return wrong

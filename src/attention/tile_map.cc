@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace qkv {
 namespace {
@@ -13,13 +14,14 @@ void finish_tile(const Bound& b, RowTile& t, int vector) {
   t.first_query = b.entries[size_t(t.batch)].first_query;
   const int unit = std::max(8, vector);
   t.lanes = (t.rows + unit - 1) / unit * unit;
-  t.hull = {0, 0};
-  bool any = false;
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  t.hull = {kMost, 0};
+  t.core = {0, kMost};
   for (int r = 0; r < t.rows; ++r) {
-    if (t.first[r] >= t.last[r]) continue;
-    t.hull = any ? KeyRange{std::min(t.hull.first, t.first[r]), std::max(t.hull.last, t.last[r])} : KeyRange{t.first[r], t.last[r]};
-    any = true;
+    t.core = {std::max(t.core.first, t.first[r]), std::min(t.core.last, t.last[r])};
+    if (t.first[r] < t.last[r]) t.hull = {std::min(t.hull.first, t.first[r]), std::max(t.hull.last, t.last[r])};
   }
+  if (t.hull.empty()) t.hull = {0, 0};
   for (int r = t.rows; r < t.lanes; ++r) {
     t.head[r] = t.head[t.rows - 1];
     t.row[r] = t.row[t.rows - 1];
@@ -37,13 +39,17 @@ void set_row(const Bound& b, RowTile& t, int r, int head, int row) {
   t.last[r] = seen.last;
 }
 
-/// Bits of the rows that see each column as far as ranges know.
+/// Bits of the rows that see each column as far as ranges know. A row's bit flips where its range begins and where it ends.
 void words_of_ranges(const RowTile& t, int rows, Part part, uint64_t* words) {
-  std::fill_n(words, part.keys(), uint64_t{0});
+  uint64_t flips[kBlock + 1] = {};
   for (int r = 0; r < rows; ++r) {
     const int32_t first = std::max(t.first[r], part.first), last = std::min(t.last[r], part.last);
-    for (int32_t j = first; j < last; ++j) words[j - part.first] |= uint64_t{1} << r;
+    if (first >= last) continue;
+    flips[first - part.first] ^= uint64_t{1} << r;
+    flips[last - part.first] ^= uint64_t{1} << r;
   }
+  uint64_t seen = 0;
+  for (int j = 0; j < part.keys(); ++j) words[j] = seen ^= flips[j];
 }
 
 /// Clears the bits of pairs that patterns or a bias hide one by one.
@@ -92,7 +98,8 @@ void repeat_heads(const RowTile& t, int keys, uint64_t* words) {
 
 }  // namespace
 
-void make_tile(const Bound& b, int batch, int key_head, int first_head, int heads, int first_row, int n, int vector, RowTile& t) {
+void make_tile(const Bound& b, int batch, int key_head, int first_head, int heads, int first_row, int n, int vector,
+               RowTile& t) {
   t.batch = batch;
   t.key_head = key_head;
   t.heads = heads;
@@ -112,6 +119,7 @@ void make_tile(const Bound& b, int batch, int query_head, std::span<const int32_
 }
 
 Part classify(const RowTile& t, KeyRange columns) {
+  if (t.core.first <= columns.first && columns.last <= t.core.last) return {columns.first, columns.last, Cover::kFull};
   Part part{columns.last, columns.first, Cover::kHidden};
   for (int r = 0; r < t.rows; ++r) {
     const int32_t first = std::max(t.first[r], columns.first), last = std::min(t.last[r], columns.last);

@@ -14,13 +14,14 @@ struct RowTile {
   static constexpr int kPadded = kernels::kMaxLanes + 16;
 
   int32_t batch = 0, key_head = 0;
-  int32_t rows = 0;                  ///< heads * rows of each
+  int32_t rows = 0;  ///< heads * rows of each
   int32_t heads = 1;
-  int32_t lanes = 0;                 ///< rows, padded to whole vectors and to a multiple of 8
+  int32_t lanes = 0;                                    ///< rows, padded to whole vectors and to a multiple of 8
   int32_t head[kPadded], row[kPadded], query[kPadded];  ///< padding repeats the last
   int32_t first[kPadded], last[kPadded];                ///< what each row sees as far as exact patterns know
-  KeyRange hull{0, 0};               ///< of all rows
-  int64_t first_query = 0;           ///< of the entry in packed tensors
+  KeyRange hull{0, 0};                                  ///< of all rows
+  KeyRange core{0, 0};                                  ///< what every row sees
+  int64_t first_query = 0;                              ///< of the entry in packed tensors
 
   int32_t rows_of_head() const { return rows / heads; }
   /// Row r in tensors that have one row a query: query, out, lse, statistics.
@@ -28,7 +29,8 @@ struct RowTile {
 };
 
 /// Rows [first_row, first_row + n) of `heads` heads, from the n-th query head of the key head on. `vector`: elements of one.
-void make_tile(const Bound&, int batch, int key_head, int first_head, int heads, int first_row, int n, int vector, RowTile&);
+void make_tile(const Bound&, int batch, int key_head, int first_head, int heads, int first_row, int n, int vector,
+               RowTile&);
 /// The same for chosen rows of one query head.
 void make_tile(const Bound&, int batch, int query_head, std::span<const int32_t> rows, int vector, RowTile&);
 

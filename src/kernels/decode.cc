@@ -1,10 +1,11 @@
 // Few rows against a block of keys; lanes are keys in the scores and value dimensions in the sums. See kernels.h.
+#include "core/targets.h"
 #include "kernels/kernels.h"
-#include "kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/decode.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.
+#include "core/transpose-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/math-inl.h"
@@ -15,8 +16,8 @@ namespace HWY_NAMESPACE {
 namespace {
 
 template <class T> using Full = hn::ScalableTag<T>;
-constexpr int kKeys = 16;      // keys that scores() transposes at a time
-constexpr int kAhead = 32;     // rows of keys or values to prefetch
+constexpr int kKeys = 16;   // keys that scores() transposes at a time
+constexpr int kAhead = 32;  // rows of keys or values to prefetch
 
 HWY_INLINE void PrefetchRow(const void* row, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(static_cast<const char*>(row) + at);
@@ -27,24 +28,18 @@ template <class T> HWY_INLINE void TransposeKeys(const T* k, int64_t k_stride, i
   int first = 0;
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (sizeof(T) == 4) {
-    const hn::FixedTag<float, 4> d;
-    const hn::FixedTag<double, 2> dd;
+    const hn::CappedTag<float, 16> d;
+    const hn::FixedTag<float, 4> d4;
+    const int n = int(hn::Lanes(d));
     for (; first + 4 <= keys; first += 4) {
-      const T* row = k + first * k_stride;
+      const T* rows = k + first * k_stride;
       int e = 0;
-      for (; e + 4 <= head_dim; e += 4) {
-        const auto a = hn::LoadU(d, row + e), b = hn::LoadU(d, row + k_stride + e);
-        const auto c = hn::LoadU(d, row + 2 * k_stride + e), f = hn::LoadU(d, row + 3 * k_stride + e);
-        const auto ab01 = hn::BitCast(dd, hn::InterleaveLower(d, a, b)), ab23 = hn::BitCast(dd, hn::InterleaveUpper(d, a, b));
-        const auto cf01 = hn::BitCast(dd, hn::InterleaveLower(d, c, f)), cf23 = hn::BitCast(dd, hn::InterleaveUpper(d, c, f));
-        T* to = kt + e * kKeys + first;
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, ab01, cf01)), d, to);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, ab01, cf01)), d, to + kKeys);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, ab23, cf23)), d, to + 2 * kKeys);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, ab23, cf23)), d, to + 3 * kKeys);
-      }
+      for (; e + n <= head_dim; e += n)
+        qkv::HWY_NAMESPACE::TransposeFourRows(d, rows + e, k_stride, hn::Set(d, 1.0f), kt + e * kKeys + first, kKeys);
+      for (; e + 4 <= head_dim; e += 4)
+        qkv::HWY_NAMESPACE::TransposeFourRows(d4, rows + e, k_stride, hn::Set(d4, 1.0f), kt + e * kKeys + first, kKeys);
       for (; e < head_dim; ++e)
-        for (int j = 0; j < 4; ++j) kt[e * kKeys + first + j] = row[j * k_stride + e];
+        for (int j = 0; j < 4; ++j) kt[e * kKeys + first + j] = rows[j * k_stride + e];
     }
   }
 #endif
@@ -156,15 +151,19 @@ HWY_INLINE void ValueRows(D d, T* HWY_RESTRICT o, int64_t o_stride, const T* HWY
 }
 
 template <int nv, class D, class T>
-HWY_INLINE void ValueStripe(D d, T* o, int64_t o_stride, const T* p, int rows, const T* v, int64_t v_stride, int first, int last) {
+HWY_INLINE void ValueStripe(D d, T* o, int64_t o_stride, const T* p, int rows, const T* v, int64_t v_stride, int first,
+                            int last) {
   int r = 0;
-  for (; r + 4 <= rows; r += 4) ValueRows<4, nv>(d, o + r * o_stride, o_stride, p + r * kKeyBlock, v, v_stride, first, last);
-  if (r + 2 <= rows) ValueRows<2, nv>(d, o + r * o_stride, o_stride, p + r * kKeyBlock, v, v_stride, first, last), r += 2;
+  for (; r + 4 <= rows; r += 4)
+    ValueRows<4, nv>(d, o + r * o_stride, o_stride, p + r * kKeyBlock, v, v_stride, first, last);
+  if (r + 2 <= rows)
+    ValueRows<2, nv>(d, o + r * o_stride, o_stride, p + r * kKeyBlock, v, v_stride, first, last), r += 2;
   if (r < rows) ValueRows<1, nv>(d, o + r * o_stride, o_stride, p + r * kKeyBlock, v, v_stride, first, last);
 }
 
 template <class T>
-HWY_INLINE void AddValues(T* o, const T* p, int rows, const T* v, int64_t v_stride, int first, int last, int value_dim) {
+HWY_INLINE void AddValues(T* o, const T* p, int rows, const T* v, int64_t v_stride, int first, int last,
+                          int value_dim) {
   const Full<T> d;
   const hn::CappedTag<T, 1> d1;
   const int n = int(hn::Lanes(d));
@@ -175,7 +174,8 @@ HWY_INLINE void AddValues(T* o, const T* p, int rows, const T* v, int64_t v_stri
 }
 
 template <class T>
-void Accumulate(T* o, const T* p, int rows, const T* v, int64_t v_stride, int keys, int value_dim, const T* alpha, Words visible) {
+void Accumulate(T* o, const T* p, int rows, const T* v, int64_t v_stride, int keys, int value_dim, const T* alpha,
+                Words visible) {
   for (int r = 0; r < rows; ++r)
     for (int e = 0; e < value_dim; ++e) o[int64_t{r} * value_dim + e] *= alpha[r];
   if (!visible) return AddValues(o, p, rows, v, v_stride, 0, keys, value_dim);
@@ -188,7 +188,8 @@ void Accumulate(T* o, const T* p, int rows, const T* v, int64_t v_stride, int ke
       AddValues(o, p, rows, v, v_stride, j, last, value_dim);
     } else {
       for (int r = 0; r < rows; ++r)
-        if (visible[j] >> r & 1) AddValues(o + int64_t{r} * value_dim, p + r * kKeyBlock, 1, v, v_stride, j, last, value_dim);
+        if (visible[j] >> r & 1)
+          AddValues(o + int64_t{r} * value_dim, p + r * kKeyBlock, 1, v, v_stride, j, last, value_dim);
     }
     j = last;
   }

@@ -18,8 +18,9 @@
 namespace qkv::kernels {
 
 inline constexpr int kKeyBlock = 128;  ///< keys of a block, at absolute positions
-inline constexpr int kChunk = 2048;    ///< keys after which running sums start afresh and are merged, at absolute positions
-inline constexpr int kMaxLanes = 48;   ///< no tile is wider; words of masks have 64 bits
+inline constexpr int kChunk =
+    2048;  ///< keys after which running sums start afresh and are merged, at absolute positions
+inline constexpr int kMaxLanes = 48;  ///< no tile is wider; words of masks have 64 bits
 
 /// Bit r of word j: row r sees key j. One word a key of the part of a block that is visited. Null: everybody sees everything.
 using Words = const uint64_t*;

@@ -67,7 +67,8 @@ template <class D> HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
 template <class D> HWY_INLINE hn::Vec<D> MinusInf(D d) {
   using T = hn::TFromD<D>;
   const hn::RebindToUnsigned<D> du;
-  return hn::BitCast(d, hn::Set(du, sizeof(T) == 4 ? hn::TFromD<decltype(du)>(0xFF800000u) : hn::TFromD<decltype(du)>(0xFFF0000000000000ull)));
+  return hn::BitCast(d, hn::Set(du, sizeof(T) == 4 ? hn::TFromD<decltype(du)>(0xFF800000u)
+                                                   : hn::TFromD<decltype(du)>(0xFFF0000000000000ull)));
 }
 
 /// -inf maxima would give inf - inf: rows that saw nothing yet subtract 0.

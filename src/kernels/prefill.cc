@@ -1,6 +1,6 @@
 // Products and softmax of a tile of queries against a block of keys; lanes are queries. See kernels.h.
+#include "core/targets.h"
 #include "kernels/kernels.h"
-#include "kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/prefill.cc"
 #include "hwy/foreach_target.h"
@@ -29,9 +29,12 @@ template <class T, class F> HWY_INLINE void ForEachGroup(int lanes, F f) {
 template <int most, class F> HWY_INLINE void ForEachPanel(int n, F f) {
   int i = 0;
   for (; i + most <= n; i += most) f(std::integral_constant<int, most>(), i);
-  if constexpr (most > 4) if (i + 4 <= n) f(std::integral_constant<int, 4>(), i), i += 4;
-  if constexpr (most > 2) if (i + 2 <= n) f(std::integral_constant<int, 2>(), i), i += 2;
-  if constexpr (most > 1) if (i < n) f(std::integral_constant<int, 1>(), i);
+  if constexpr (most > 4)
+    if (i + 4 <= n) f(std::integral_constant<int, 4>(), i), i += 4;
+  if constexpr (most > 2)
+    if (i + 2 <= n) f(std::integral_constant<int, 2>(), i), i += 2;
+  if constexpr (most > 1)
+    if (i < n) f(std::integral_constant<int, 1>(), i);
 }
 
 /// How many rows of the broadcast operand go with nv vectors: all accumulators fit the registers.
@@ -136,8 +139,8 @@ template <class T> void Exponentiate(T* HWY_RESTRICT s, int keys, int lanes, con
 
 // o[e][r] for kDims value dimensions and nv vectors of rows, keys in order.
 template <int kDims, int nv, bool kHide, class T>
-HWY_INLINE void ValuePanel(T* HWY_RESTRICT o, const T* HWY_RESTRICT p, int lanes, const T* HWY_RESTRICT v, int64_t v_stride,
-                           int keys, const T* HWY_RESTRICT alpha, Words visible, int lane) {
+HWY_INLINE void ValuePanel(T* HWY_RESTRICT o, const T* HWY_RESTRICT p, int lanes, const T* HWY_RESTRICT v,
+                           int64_t v_stride, int keys, const T* HWY_RESTRICT alpha, Words visible, int lane) {
   const Full<T> d;
   const size_t n = hn::Lanes(d);
   hn::Vec<decltype(d)> sum[kDims][nv];
@@ -171,17 +174,18 @@ HWY_INLINE void ValuePanel(T* HWY_RESTRICT o, const T* HWY_RESTRICT p, int lanes
 }
 
 template <bool kHide, class T>
-HWY_INLINE void AccumulateOf(T* o, const T* p, int lanes, const T* v, int64_t v_stride, int keys, int value_dim, const T* alpha,
-                             Words visible) {
+HWY_INLINE void AccumulateOf(T* o, const T* p, int lanes, const T* v, int64_t v_stride, int keys, int value_dim,
+                             const T* alpha, Words visible) {
   ForEachGroup<T>(lanes, [&](auto nv, int lane) {
     ForEachPanel<Panel(nv)>(value_dim, [&](auto panel, int e) {
-      ValuePanel<panel, nv, kHide>(o + int64_t{e} * lanes + lane, p + lane, lanes, v + e, v_stride, keys, alpha + lane, visible,
-                                   lane);
+      ValuePanel<panel, nv, kHide>(o + int64_t{e} * lanes + lane, p + lane, lanes, v + e, v_stride, keys, alpha + lane,
+                                   visible, lane);
     });
   });
 }
 template <class T>
-void Accumulate(T* o, const T* p, int lanes, const T* v, int64_t v_stride, int keys, int value_dim, const T* alpha, Words visible) {
+void Accumulate(T* o, const T* p, int lanes, const T* v, int64_t v_stride, int keys, int value_dim, const T* alpha,
+                Words visible) {
   if (visible) AccumulateOf<true>(o, p, lanes, v, v_stride, keys, value_dim, alpha, visible);
   else AccumulateOf<false>(o, p, lanes, v, v_stride, keys, value_dim, alpha, visible);
 }
@@ -204,7 +208,8 @@ template <class T> bool AllFinite(const T* v, int64_t v_stride, int keys, int va
 }
 
 // o[e][r] = o[e][r] * scale[r] + add
-template <class T> HWY_INLINE void ScaleRows(T* o, int value_dim, int lanes, int lane, hn::Vec<Full<T>> scale, hn::Vec<Full<T>> add) {
+template <class T>
+HWY_INLINE void ScaleRows(T* o, int value_dim, int lanes, int lane, hn::Vec<Full<T>> scale, hn::Vec<Full<T>> add) {
   const Full<T> d;
   for (int e = 0; e < value_dim; ++e) {
     T* at = o + int64_t{e} * lanes + lane;
@@ -250,7 +255,8 @@ template <class T> HWY_INLINE hn::Vec<Full<T>> Reciprocal(Full<T> d, const T* l)
 template <class T> void Normalise(const T* l, T* o, int value_dim, int lanes) {
   const Full<T> d;
   const int n = int(hn::Lanes(d));
-  for (int lane = 0; lane < lanes; lane += n) ScaleRows<T>(o, value_dim, lanes, lane, Reciprocal<T>(d, l + lane), hn::Zero(d));
+  for (int lane = 0; lane < lanes; lane += n)
+    ScaleRows<T>(o, value_dim, lanes, lane, Reciprocal<T>(d, l + lane), hn::Zero(d));
 }
 
 template <class T> void Weights(T* s, int keys, int lanes, const T* m, const T* l) {
@@ -267,8 +273,18 @@ template <class T> void Weights(T* s, int keys, int lanes, const T* m, const T* 
 
 template <class T> PrefillKernels<T> Table() {
   const int n = int(hn::Lanes(Full<T>()));
-  return {hwy::TargetName(HWY_TARGET), n, 3 * n > 24 ? 3 * n : 24, Scores<T>, RaiseMax<T>, Exponentiate<T>, Accumulate<T>,
-          AllFinite<T>, Merge<T>, MergeSink<T>, Normalise<T>, Weights<T>};
+  return {hwy::TargetName(HWY_TARGET),
+          n,
+          3 * n > 24 ? 3 * n : 24,
+          Scores<T>,
+          RaiseMax<T>,
+          Exponentiate<T>,
+          Accumulate<T>,
+          AllFinite<T>,
+          Merge<T>,
+          MergeSink<T>,
+          Normalise<T>,
+          Weights<T>};
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 // Rows between storage and arithmetic: widening, narrowing, transposing. See kernels.h.
 #include <algorithm>
 
+#include "core/targets.h"
 #include "kernels/kernels.h"
-#include "kernels/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/rows.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.
+#include "core/transpose-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,7 +33,8 @@ template <class E, class D> HWY_INLINE hn::Vec<D> WidenBits(D d, hn::Vec<hn::Reb
     const auto normal = hn::Add(shifted, hn::Set(du, 112u << 23));
     const auto special = hn::Or(shifted, hn::Set(du, 0x7F800000u));
     // Subnormals are multiples of 2^-24; the integer converts exactly.
-    const auto tiny = hn::BitCast(du, hn::Mul(hn::ConvertTo(d, hn::BitCast(hn::RebindToSigned<D>(), magnitude)), hn::Set(d, 0x1p-24f)));
+    const auto tiny = hn::BitCast(
+        du, hn::Mul(hn::ConvertTo(d, hn::BitCast(hn::RebindToSigned<D>(), magnitude)), hn::Set(d, 0x1p-24f)));
     const hn::RebindToSigned<D> di;
     const auto m = hn::BitCast(di, magnitude);
     const auto is_tiny = hn::RebindMask(du, hn::Lt(m, hn::Set(di, 0x0400)));
@@ -48,7 +50,8 @@ template <class E, class T> HWY_INLINE void LoadRow(const E* src, int columns, T
     const hn::Rebind<uint16_t, decltype(d)> d16;
     const int n = int(hn::Lanes(d));
     for (; c + n <= columns; c += n) {
-      const auto bits = hn::PromoteTo(hn::RebindToUnsigned<decltype(d)>(), hn::LoadU(d16, reinterpret_cast<const uint16_t*>(src) + c));
+      const auto bits = hn::PromoteTo(hn::RebindToUnsigned<decltype(d)>(),
+                                      hn::LoadU(d16, reinterpret_cast<const uint16_t*>(src) + c));
       hn::StoreU(WidenBits<E>(d, bits), d, dst + c);
     }
   }
@@ -56,7 +59,8 @@ template <class E, class T> HWY_INLINE void LoadRow(const E* src, int columns, T
 }
 
 template <class E, class T>
-void LoadFrom(const void* from, int64_t row_stride, int64_t column_stride, int rows, int columns, T* dst, int64_t dst_stride) {
+void LoadFrom(const void* from, int64_t row_stride, int64_t column_stride, int rows, int columns, T* dst,
+              int64_t dst_stride) {
   const E* src = static_cast<const E*>(from);
   for (int r = 0; r < rows; ++r) {
     const E* row = src + r * row_stride;
@@ -68,14 +72,15 @@ void LoadFrom(const void* from, int64_t row_stride, int64_t column_stride, int r
 }
 
 template <class E, class T>
-void StoreTo(const T* src, int64_t src_stride, int rows, int columns, void* to, int64_t row_stride, int64_t column_stride) {
+void StoreTo(const T* src, int64_t src_stride, int rows, int columns, void* to, int64_t row_stride,
+             int64_t column_stride) {
   E* dst = static_cast<E*>(to);
   for (int r = 0; r < rows; ++r)
     for (int c = 0; c < columns; ++c) dst[r * row_stride + c * column_stride] = E(src[r * src_stride + c]);
 }
 
-void LoadFloat(const void* src, DType type, int64_t row_stride, int64_t column_stride, int rows, int columns, float* dst,
-               int64_t dst_stride) {
+void LoadFloat(const void* src, DType type, int64_t row_stride, int64_t column_stride, int rows, int columns,
+               float* dst, int64_t dst_stride) {
   if (type == DType::kFloat16) LoadFrom<float16>(src, row_stride, column_stride, rows, columns, dst, dst_stride);
   else if (type == DType::kBFloat16) LoadFrom<bfloat16>(src, row_stride, column_stride, rows, columns, dst, dst_stride);
   else LoadFrom<float>(src, row_stride, column_stride, rows, columns, dst, dst_stride);
@@ -95,38 +100,36 @@ void StoreDouble(const double* src, int64_t src_stride, int rows, int columns, v
   StoreTo<double>(src, src_stride, rows, columns, dst, row_stride, column_stride);
 }
 
-/// Four rows of four floats become four columns.
-HWY_INLINE void Transpose4x4(const float* src, int64_t src_stride, float factor, float* dst, int64_t dst_stride) {
-#if HWY_TARGET == HWY_SCALAR
-  for (int r = 0; r < 4; ++r)
-    for (int c = 0; c < 4; ++c) dst[c * dst_stride + r] = src[r * src_stride + c] * factor;
-#else
-  const hn::FixedTag<float, 4> d;
-  const hn::FixedTag<double, 2> dd;
-  const auto f = hn::Set(d, factor);
-  const auto a = hn::Mul(hn::LoadU(d, src), f), b = hn::Mul(hn::LoadU(d, src + src_stride), f);
-  const auto c = hn::Mul(hn::LoadU(d, src + 2 * src_stride), f), e = hn::Mul(hn::LoadU(d, src + 3 * src_stride), f);
-  const auto ab01 = hn::BitCast(dd, hn::InterleaveLower(d, a, b)), ab23 = hn::BitCast(dd, hn::InterleaveUpper(d, a, b));
-  const auto ce01 = hn::BitCast(dd, hn::InterleaveLower(d, c, e)), ce23 = hn::BitCast(dd, hn::InterleaveUpper(d, c, e));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, ab01, ce01)), d, dst);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, ab01, ce01)), d, dst + dst_stride);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, ab23, ce23)), d, dst + 2 * dst_stride);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, ab23, ce23)), d, dst + 3 * dst_stride);
-#endif
+#if HWY_TARGET != HWY_SCALAR
+/// Rows [0, returned) are done.
+int TransposeRows(const float* src, int64_t src_stride, int rows, int columns, float factor, float* dst,
+                  int64_t dst_stride) {
+  int r = 0;
+  const hn::ScalableTag<float> d;
+  const hn::FixedTag<float, 4> d4;
+  const int n = int(hn::Lanes(d));
+  for (; r + 4 <= rows; r += 4) {
+    const float* from = src + r * src_stride;
+    int c = 0;
+    for (; c + n <= columns; c += n)
+      qkv::HWY_NAMESPACE::TransposeFourRows(d, from + c, src_stride, hn::Set(d, factor), dst + c * dst_stride + r,
+                                            dst_stride);
+    for (; c + 4 <= columns; c += 4)
+      qkv::HWY_NAMESPACE::TransposeFourRows(d4, from + c, src_stride, hn::Set(d4, factor), dst + c * dst_stride + r,
+                                            dst_stride);
+    for (; c < columns; ++c)
+      for (int i = 0; i < 4; ++i) dst[c * dst_stride + r + i] = from[i * src_stride + c] * factor;
+  }
+  return r;
 }
+#endif
 
 template <class T>
 void Transpose(const T* src, int64_t src_stride, int rows, int columns, T factor, T* dst, int64_t dst_stride) {
   int r = 0;
-  if constexpr (sizeof(T) == 4) {
-    for (; r + 4 <= rows; r += 4) {
-      int c = 0;
-      for (; c + 4 <= columns; c += 4)
-        Transpose4x4(src + r * src_stride + c, src_stride, factor, dst + c * dst_stride + r, dst_stride);
-      for (; c < columns; ++c)
-        for (int i = r; i < r + 4; ++i) dst[c * dst_stride + i] = src[i * src_stride + c] * factor;
-    }
-  }
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (sizeof(T) == 4) r = TransposeRows(src, src_stride, rows, columns, factor, dst, dst_stride);
+#endif
   for (; r < rows; ++r)
     for (int c = 0; c < columns; ++c) dst[c * dst_stride + r] = src[r * src_stride + c] * factor;
 }

@@ -1,5 +1,5 @@
 // score' = score - slope[head] * |p - j|, with vectors.
-#include "kernels/targets.h"
+#include "core/targets.h"
 #include "policies/expect_name.h"
 #include "qkv/policies.h"
 #undef HWY_TARGET_INCLUDE

@@ -1,13 +1,14 @@
 // score' = score + bias. Rows of the bias run along keys; where lanes are queries, blocks of 4 x 4 are transposed on the way.
 #include <limits>
 
-#include "kernels/targets.h"
+#include "core/targets.h"
 #include "policies/expect_name.h"
 #include "qkv/policies.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "policies/bias.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.
+#include "core/transpose-inl.h"
 #include "hwy/highway.h"
 #include "policies/pass-inl.h"
 
@@ -22,19 +23,14 @@ void AddFourRows(float* values, int64_t stride, const float* const* bias, int ke
     for (int r = 0; r < 4; ++r) values[j * stride + r] += bias[r][j];
 #else
   const hn::FixedTag<float, 4> d;
-  const hn::FixedTag<double, 2> dd;
-  const auto add = [&](int j, hn::Vec<decltype(dd)> x) {
-    hn::StoreU(hn::Add(hn::LoadU(d, values + j * stride), hn::BitCast(d, x)), d, values + j * stride);
-  };
+  hn::Vec<decltype(d)> column[4];
   for (int j = 0; j < keys; j += 4) {
-    const auto a = hn::LoadU(d, bias[0] + j), b = hn::LoadU(d, bias[1] + j);
-    const auto c = hn::LoadU(d, bias[2] + j), e = hn::LoadU(d, bias[3] + j);
-    const auto ab01 = hn::BitCast(dd, hn::InterleaveLower(d, a, b)), ab23 = hn::BitCast(dd, hn::InterleaveUpper(d, a, b));
-    const auto ce01 = hn::BitCast(dd, hn::InterleaveLower(d, c, e)), ce23 = hn::BitCast(dd, hn::InterleaveUpper(d, c, e));
-    add(j, hn::InterleaveLower(dd, ab01, ce01));
-    add(j + 1, hn::InterleaveUpper(dd, ab01, ce01));
-    add(j + 2, hn::InterleaveLower(dd, ab23, ce23));
-    add(j + 3, hn::InterleaveUpper(dd, ab23, ce23));
+    qkv::HWY_NAMESPACE::TransposeBlocks(d, hn::LoadU(d, bias[0] + j), hn::LoadU(d, bias[1] + j),
+                                        hn::LoadU(d, bias[2] + j), hn::LoadU(d, bias[3] + j), column);
+    for (int i = 0; i < 4; ++i) {
+      float* at = values + (j + i) * stride;
+      hn::StoreU(hn::Add(hn::LoadU(d, at), column[i]), d, at);
+    }
   }
 #endif
 }
@@ -52,7 +48,8 @@ namespace {
 /// The bias of element type E.
 template <class E> class BiasPass final : public passes::Score {
  public:
-  BiasPass(const Bias& p, const Inputs& in) : Score(flags(find_tensor(in, p.bias.name))), view_(find_tensor(in, p.bias.name).as<const E>()) {
+  BiasPass(const Bias& p, const Inputs& in)
+      : Score(flags(find_tensor(in, p.bias.name))), view_(find_tensor(in, p.bias.name).as<const E>()) {
     step_ = view_.shape[3] == 1 ? 0 : view_.strides[3];
   }
   void forward(const Tile<float>& t) const override { add(t); }
@@ -73,7 +70,9 @@ template <class E> class BiasPass final : public passes::Score {
     a.reads_head = bias.shape[1] != 1;
     return a;
   }
-  const E* row_of(const Sites& t, int r) const { return view_.data + view_.broadcast_offset(t.batch, t.head[r], t.row[r]); }
+  const E* row_of(const Sites& t, int r) const {
+    return view_.data + view_.broadcast_offset(t.batch, t.head[r], t.row[r]);
+  }
   bool same_for_all_rows(const Sites& t) const {
     for (int r = 1; r < t.rows; ++r)
       if (row_of(t, r) != row_of(t, 0)) return false;

@@ -2,6 +2,8 @@
 
 namespace qkv {
 
-std::shared_ptr<const passes::Pattern> adapt_pattern(Causal p) { return std::make_shared<detail::PatternOf<Causal>>(p); }
+std::shared_ptr<const passes::Pattern> adapt_pattern(Causal p) {
+  return std::make_shared<detail::PatternOf<Causal>>(p);
+}
 
 }  // namespace qkv

@@ -37,7 +37,9 @@ class DocumentsPass final : public passes::Pattern {
         visible[t.at(r, j)] &= uint8_t(p_.key_documents.get<int32_t>(t.batch, t.column[j]) == document);
     }
   }
-  const Pattern* bind(const Inputs& in, passes::Arena& arena) const override { return arena.make(DocumentsPass(p_, in, arena)); }
+  const Pattern* bind(const Inputs& in, passes::Arena& arena) const override {
+    return arena.make(DocumentsPass(p_, in, arena));
+  }
 
  private:
   /// Runs of equal ids of each batch entry, sorted by id; contiguous_ where no id has two.

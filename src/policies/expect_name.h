@@ -6,7 +6,8 @@
 namespace qkv::policies {
 
 inline void expect_name(const Parameter& p, std::string_view name) {
-  if (p.name != name) option_error("{}: its tensor is called '{}', expected '{}', the name that Inputs has for it", name, p.name, name);
+  if (p.name != name)
+    option_error("{}: its tensor is called '{}', expected '{}', the name that Inputs has for it", name, p.name, name);
 }
 
 }  // namespace qkv::policies

@@ -24,7 +24,8 @@ template <class M> class MaskPass final : public passes::Pattern {
       uint8_t* to = visible + int64_t{r} * t.row_stride;
       if (step == 1 && t.key_stride == 1) and_row(row + t.column[0], t.keys, to);
       else
-        for (int j = 0; j < t.keys; ++j) to[int64_t{j} * t.key_stride] &= uint8_t((row[t.column[j] * step] != 0) == kKeep);
+        for (int j = 0; j < t.keys; ++j)
+          to[int64_t{j} * t.key_stride] &= uint8_t((row[t.column[j] * step] != 0) == kKeep);
     }
   }
 

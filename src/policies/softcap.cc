@@ -1,6 +1,6 @@
 // score' = cap * tanh(score / cap), with vectors.
 #include "core/format.h"
-#include "kernels/targets.h"
+#include "core/targets.h"
 #include "qkv/policies.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "policies/softcap.cc"
@@ -49,7 +49,8 @@ class SoftCapPass final : public passes::Score {
 }  // namespace policies
 
 std::shared_ptr<const passes::Score> adapt_score(SoftCap p) {
-  if (!(p.cap > 0) || !std::isfinite(p.cap)) option_error("softcap: cap is {}, expected a finite number above 0; leave it out for no cap", p.cap);
+  if (!(p.cap > 0) || !std::isfinite(p.cap))
+    option_error("softcap: cap is {}, expected a finite number above 0; leave it out for no cap", p.cap);
   return std::make_shared<policies::SoftCapPass>(p);
 }
 }  // namespace qkv

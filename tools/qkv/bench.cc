@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -27,9 +28,9 @@ constexpr const char* kExamples = R"(Examples:
   qkv bench --threads 1,2 --json
   qkv bench --quick              (one long sequence, a few seconds)
 
-Rates count 4 * B * Hq * pairs * D operations with pairs the visible ones. The peak and the bandwidth are measured between the
-shapes, in the same seconds; shares are of the best that was seen. A few rows of every shape are compared with the oracle in
-long double before the clock starts.)";
+Rates count 4 * D operations for every visible pair of query and key. "of peak" and "of read" are medians over samples of 20 ms
+and more; each is compared with the machine's rate just before and after it, so that they hold on a shared machine too. A few
+rows of every shape are compared with the oracle in long double before the clock starts.)";
 
 struct Shape {
   const char* name;
@@ -57,19 +58,26 @@ struct Options {
 struct Result {
   const Shape* shape;
   int threads;
-  std::vector<double> runs;  ///< seconds, rising
+  std::vector<double> runs;        ///< seconds, rising
+  std::vector<double> peak_share;  ///< of each sample against the peak around it, rising
+  std::vector<double> read_share;  ///< the same of bandwidth, where keys and values are read once
   double operations, bytes;
   double worst_error;
   std::string path;
   double best() const { return runs.front(); }
-  double median() const { return runs[runs.size() / 2]; }
 };
 
+double median(const std::vector<double>& rising) { return rising[rising.size() / 2]; }
+
+/// What the machine could do in the same moments.
 struct Yardstick {
   double peak = 0, bandwidth = 0;
-  void measure(Executor& executor) {
-    for (int i = 0; i < 3; ++i) peak = std::max(peak, measure_peak(executor));
-    bandwidth = std::max(bandwidth, measure_bandwidth(executor));
+  static Yardstick look(Executor& executor, bool bandwidth) {
+    return {measure_peak(executor), bandwidth ? measure_bandwidth(executor) : 0};
+  }
+  void raise(const Yardstick& other) {
+    peak = std::max(peak, other.peak);
+    bandwidth = std::max(bandwidth, other.bandwidth);
   }
 };
 
@@ -110,67 +118,86 @@ double check_rows(const Shape& s, const Attention& a, const Tensors& t) {
   return worst / largest;
 }
 
-Result run_shape(const Shape& s, Executor& executor, double seconds, Yardstick& yardstick) {
+/// Samples of at least 20 ms, with a look at the machine before and after each: on a shared machine the speed of everything
+/// changes from second to second, the share does not.
+void take_samples(Result& r, double seconds, Executor& executor, Yardstick& best, const std::function<void()>& run) {
+  const bool decode = r.shape->decode();
+  Yardstick before = Yardstick::look(executor, decode);
+  double spent = 0;
+  while (r.peak_share.size() < 5 || spent < seconds) {
+    const size_t first = r.runs.size();
+    double sample = 0;
+    while (sample < 0.02) {
+      const auto start = std::chrono::steady_clock::now();
+      run();
+      r.runs.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      sample += r.runs.back();
+    }
+    const Yardstick after = Yardstick::look(executor, decode);
+    const double rate = double(r.runs.size() - first) / sample;
+    r.peak_share.push_back(rate * r.operations / 1e9 / ((before.peak + after.peak) / 2));
+    if (decode) r.read_share.push_back(rate * r.bytes / 1e9 / ((before.bandwidth + after.bandwidth) / 2));
+    best.raise(after);
+    before = after;
+    spent += sample;
+  }
+  for (auto* v : {&r.runs, &r.peak_share, &r.read_share}) std::sort(v->begin(), v->end());
+}
+
+Result run_shape(const Shape& s, Executor& executor, double seconds, Yardstick& best) {
   Tensors t(s);
   Attention a;
   if (s.causal) a.visible(Causal{});
   Workspace workspace;
   const Call call{&executor, &workspace, {}};
   const Path path = find_path(a, t.inputs, call);
-  Result r{&s, executor.concurrency(), {}, 0, 0, 0, path.kernel + " on " + path.instruction_set};
+  Result r{&s, executor.concurrency(), {}, {}, {}, 0, 0, 0, path.kernel + " on " + path.instruction_set};
   r.operations = 4.0 * double(path.visible_pairs) * s.dim;
   r.bytes = 4.0 * double(t.key.size() + t.value.size());
   forward(a, t.inputs, {.out = t.result}, call);
   r.worst_error = check_rows(s, a, t);
-  yardstick.measure(executor);
-  // The machine may be shared: its peak is looked at between the runs, so that both meet the same neighbours.
-  double spent = 0, next_look = seconds / 4;
-  while (r.runs.size() < 5 || spent < seconds) {
-    const auto start = std::chrono::steady_clock::now();
-    forward(a, t.inputs, {.out = t.result}, call);
-    r.runs.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    spent += r.runs.back();
-    if (spent < next_look) continue;
-    yardstick.measure(executor);
-    next_look = spent + seconds / 4;
-  }
-  std::sort(r.runs.begin(), r.runs.end());
+  take_samples(r, seconds, executor, best, [&] { forward(a, t.inputs, {.out = t.result}, call); });
   return r;
 }
 
-nlohmann::json json_of(const Result& r, const Yardstick& y) {
+nlohmann::json json_of(const Result& r) {
   const Shape& s = *r.shape;
-  nlohmann::json j{{"shape",
-                    {{"batch", s.batch},
-                     {"heads", s.heads},
-                     {"key_heads", s.key_heads},
-                     {"queries", s.queries},
-                     {"keys", s.keys},
-                     {"head_dim", s.dim},
-                     {"causal", s.causal}}},
-                   {"name", s.name},
-                   {"threads", r.threads},
-                   {"path", r.path},
-                   {"runs", r.runs.size()},
-                   {"best_ms", r.best() * 1e3},
-                   {"median_ms", r.median() * 1e3},
-                   {"slowest_ms", r.runs.back() * 1e3},
-                   {"gflops", r.operations / r.best() / 1e9},
-                   {"share_of_peak", r.operations / r.best() / 1e9 / y.peak},
-                   {"relative_error_against_oracle", r.worst_error}};
+  nlohmann::json j{
+      {"name", s.name},
+      {"shape",
+       {{"batch", s.batch},
+        {"heads", s.heads},
+        {"key_heads", s.key_heads},
+        {"queries", s.queries},
+        {"keys", s.keys},
+        {"head_dim", s.dim},
+        {"causal", s.causal}}},
+      {"threads", r.threads},
+      {"path", r.path},
+      {"runs", r.runs.size()},
+      {"best_ms", r.best() * 1e3},
+      {"median_ms", median(r.runs) * 1e3},
+      {"slowest_ms", r.runs.back() * 1e3},
+      {"best_gflops", r.operations / r.best() / 1e9},
+      {"share_of_peak",
+       {{"median", median(r.peak_share)}, {"lowest", r.peak_share.front()}, {"highest", r.peak_share.back()}}},
+      {"relative_error_against_oracle", r.worst_error}};
   if (s.decode()) {
-    j["gbytes_per_second"] = r.bytes / r.best() / 1e9;
-    j["share_of_bandwidth"] = r.bytes / r.best() / 1e9 / y.bandwidth;
+    j["best_gbytes_per_second"] = r.bytes / r.best() / 1e9;
+    j["share_of_bandwidth"] = {
+        {"median", median(r.read_share)}, {"lowest", r.read_share.front()}, {"highest", r.read_share.back()}};
   }
   return j;
 }
 
-void add_row(Table& table, const Result& r, const Yardstick& y) {
-  const double rate = r.operations / r.best() / 1e9, bandwidth = r.bytes / r.best() / 1e9;
-  table.add({r.shape->name, r.path, fmt::format("{:.2f}", r.best() * 1e3), fmt::format("{:.2f}", r.median() * 1e3),
-             fmt::format("{:.1f}", rate), fmt::format("{:.0f} %", 100 * rate / y.peak),
-             r.shape->decode() ? fmt::format("{:.1f}", bandwidth) : "",
-             r.shape->decode() ? fmt::format("{:.0f} %", 100 * bandwidth / y.bandwidth) : ""});
+void add_row(Table& table, const Result& r) {
+  const bool decode = r.shape->decode();
+  const auto percent = [](double share) { return fmt::format("{:.0f} %", 100 * share); };
+  table.add({r.shape->name, r.path, fmt::format("{:.2f}", r.best() * 1e3), fmt::format("{:.2f}", median(r.runs) * 1e3),
+             fmt::format("{:.1f}", r.operations / r.best() / 1e9), percent(median(r.peak_share)),
+             fmt::format("{:.0f}-{:.0f}", 100 * r.peak_share.front(), 100 * r.peak_share.back()),
+             decode ? fmt::format("{:.1f}", r.bytes / r.best() / 1e9) : "",
+             decode ? percent(median(r.read_share)) : ""});
 }
 
 std::vector<const Shape*> chosen(const Options& o) {
@@ -189,8 +216,7 @@ int bench(const Options& o) {
       {"processor", processor_name()}, {"compiler", compiler_name()}, {"results", nlohmann::json::array()}};
   for (const int threads : o.threads) {
     ThreadPool pool(threads);
-    Yardstick y;
-    y.measure(pool);
+    Yardstick y = Yardstick::look(pool, true);
     std::vector<Result> results;
     for (const Shape* s : chosen(o)) {
       results.push_back(run_shape(*s, pool, o.seconds, y));
@@ -200,7 +226,7 @@ int bench(const Options& o) {
     if (o.json) {
       report["machine"].push_back(
           {{"threads", threads}, {"peak_gflops", y.peak}, {"bandwidth_gbytes_per_second", y.bandwidth}});
-      for (const Result& r : results) report["results"].push_back(json_of(r, y));
+      for (const Result& r : results) report["results"].push_back(json_of(r));
       continue;
     }
     fmt::print("{}, {} thread{}, {}: peak {:.1f} GFLOP/s (float32 FMA), {:.1f} GB/s read\n", processor_name(), threads,
@@ -211,9 +237,10 @@ int bench(const Options& o) {
                  {"median", Side::kRight},
                  {"GFLOP/s", Side::kRight},
                  {"of peak", Side::kRight},
+                 {"spread", Side::kRight},
                  {"GB/s", Side::kRight},
                  {"of read", Side::kRight}});
-    for (const Result& r : results) add_row(table, r, y);
+    for (const Result& r : results) add_row(table, r);
     fmt::print("{}", table.text(screen));
   }
   if (o.json) fmt::print("{}\n", report.dump(2));

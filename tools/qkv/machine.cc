@@ -29,7 +29,7 @@ int64_t MultiplyAdd(int64_t rounds, float* sink) {
   const auto by = hn::Set(d, sink[0]), add = hn::Set(d, sink[1]);
   hn::Vec<decltype(d)> sum[kChains];
 #pragma GCC unroll 12
-  for (int i = 0; i < kChains; ++i) sum[i] = hn::Set(d, sink[2]);
+  for (int i = 0; i < kChains; ++i) sum[i] = hn::Set(d, sink[2] + float(i));  // all different, or one chain would do
   for (int64_t n = 0; n < rounds; ++n) {
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) sum[i] = hn::MulAdd(sum[i], by, add);
