@@ -2,7 +2,6 @@
 #pragma once
 #include <algorithm>
 #include <cassert>
-#include <charconv>
 #include <concepts>
 #include <limits>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "qkv/dual.h"
@@ -92,17 +92,22 @@ template <class F> void each(const Sites& t, F f) {
   }
 }
 
-template <class N> std::string number_text(N value) {
-  char buffer[32];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
-}
+/// The shortest text that reads as the same number. Functions of the library: a template over int would be compiled both
+/// there and in the user's file with its flags, and the linker would keep either.
+QKV_EXPORT std::string number_text(int64_t);
+QKV_EXPORT std::string number_text(float);
+QKV_EXPORT std::string number_text(double);
+
+template <class N> using Printed = std::conditional_t<std::is_integral_v<N>, int64_t, N>;
+
 template <class P> std::string text_of(P p) {
   std::string text;
   if constexpr (requires { P::kName; }) {
     text = P::kName;
     if constexpr (kHasFields<P>) {
       char separator = ':';
-      std::apply([&](auto&... f) { ((text += std::exchange(separator, ','), text += number_text(f)), ...); }, p.fields());
+      std::apply([&](auto&... f) { ((text += std::exchange(separator, ','), text += number_text(Printed<std::decay_t<decltype(f)>>(f))), ...); },
+                 p.fields());
     }
   }
   return text;

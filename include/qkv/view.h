@@ -38,8 +38,6 @@ QKV_EXPORT size_t size_of(DType);        ///< bytes of one element
 QKV_EXPORT bool is_floating(DType);      ///< the four types that attention computes with
 
 inline constexpr int kMaxRank = 4;
-QKV_EXPORT int checked_rank(size_t sizes);                ///< throws ShapeError above kMaxRank
-QKV_EXPORT int checked_rank(size_t sizes, size_t steps);  ///< also where the two differ
 using Extents = std::array<int64_t, kMaxRank>;  ///< of unused axes: size 1, stride 0
 
 /// Shape and strides (in elements; 0 and negative allowed) of a tensor of rank 1 to 4. Rank 0: no tensor.
@@ -48,21 +46,10 @@ struct Layout {
   Extents shape{1, 1, 1, 1}, strides{};
 
   Layout() = default;
-  /// Contiguous, last axis fastest. At most four sizes.
-  explicit Layout(std::span<const int64_t> sizes) : rank(checked_rank(sizes.size())) {
-    int64_t step = 1;
-    for (int axis = rank; axis-- > 0; step *= shape[axis]) {
-      shape[axis] = sizes[axis];
-      strides[axis] = step;
-    }
-  }
-  /// As many steps as sizes.
-  Layout(std::span<const int64_t> sizes, std::span<const int64_t> steps) : rank(checked_rank(sizes.size(), steps.size())) {
-    for (int axis = 0; axis < rank; ++axis) {
-      shape[axis] = sizes[axis];
-      strides[axis] = steps[axis];
-    }
-  }
+  /// Contiguous, last axis fastest. Throws ShapeError for more than four sizes.
+  QKV_EXPORT explicit Layout(std::span<const int64_t> sizes);
+  /// As many steps as sizes, else ShapeError.
+  QKV_EXPORT Layout(std::span<const int64_t> sizes, std::span<const int64_t> steps);
   int64_t size() const { return rank == 0 ? 0 : shape[0] * shape[1] * shape[2] * shape[3]; }
   /// Elements between the origin and this index; 64 bits throughout.
   int64_t offset(int64_t a, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {

@@ -1,6 +1,7 @@
 // An attention as a value: its setters, equality, and its text.
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <string>
 #include <typeinfo>
@@ -22,6 +23,11 @@ template <class Pass> bool same(const Pass& a, const Pass& b) {
 
 template <class Passes> bool all_same(const Passes& a, const Passes& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return same(*x, *y); });
+}
+
+template <class N> std::string shortest_text(N value) {
+  char buffer[32];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
 }
 
 void append(std::string& stage, std::string_view word) {
@@ -76,6 +82,10 @@ bool operator==(const Attention& a, const Attention& b) {
          a.dropout_ == b.dropout_ && a.align_ == b.align_ && a.heads_ == b.heads_ && a.sink_ == b.sink_ &&
          a.zero_key_ == b.zero_key_;
 }
+
+std::string detail::number_text(int64_t value) { return shortest_text(value); }
+std::string detail::number_text(float value) { return shortest_text(value); }
+std::string detail::number_text(double value) { return shortest_text(value); }
 
 std::string Attention::text() const {
   std::string visible, score, weights = sink_ ? "sink_softmax" : "softmax";
