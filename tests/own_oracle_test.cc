@@ -15,7 +15,7 @@ void expect_bound(Attention attention, const Case& c) {
   e.attention = std::move(attention);
   const Expected expected(e);
   each_instruction_set([&](const std::string& set) {
-    EXPECT_TRUE(expected.within_bound(e, run(e))) << set << " " << e.attention.text() << " " << c;
+    EXPECT_TRUE(runs_within_bound(e, expected)) << set << " " << e.attention.text() << " " << c;
   });
 }
 

@@ -74,6 +74,8 @@ class Bound {
     largest_ = std::max(largest_, std::abs(ref));
   }
   double limit() const { return 2 * plain_error_ + 8 * epsilon_ * largest_; }
+  /// Whether everything that must be exact is.
+  bool exact() const { return wrong_ == 0; }
   ::testing::AssertionResult holds() const {
     std::ostringstream text;
     text.precision(12);
@@ -134,18 +136,46 @@ struct Expected {
           {b, h, i, n, reference::oracle(problem, b, h, i), reference::plain(problem, e.shape.dtype, b, h, i)});
     });
   }
-  /// Whether out and lse lie within the bound.
-  ::testing::AssertionResult within_bound(const Example& e, const Result& got) const {
-    Bound out("out", e.shape.dtype), lse("lse", e.lse_type());
+  /// Adds out and lse of a run to their bounds.
+  void add(const Example& e, const Result& got, Bound& out, Bound& lse) const {
     for (const Row& r : rows) {
       for (int64_t d = 0; d < e.shape.value_dim; ++d)
         out.add(element(e, got.out, r.b, r.h, r.n, d), r.plain.out[size_t(d)], r.oracle.out[size_t(d)]);
       lse.add(element(e, got.lse, r.b, r.h, r.n), r.plain.lse, r.oracle.lse);
     }
+  }
+  /// Whether out and lse lie within the bound.
+  ::testing::AssertionResult within_bound(const Example& e, const Result& got) const {
+    Bound out("out", e.shape.dtype), lse("lse", e.lse_type());
+    add(e, got, out, lse);
     if (const auto ok = out.holds(); !ok) return ok;
     return lse.holds();
   }
 };
+
+/// Whether a run of the example lies within the bound. Of a few rows the plain evaluation is sometimes exact by luck, and
+/// then nobody can stay within twice its error: one tensor in some thousands. So an example that does not is drawn 15 times
+/// more, and judged on all draws as if they were one tensor. A fault that is more than luck shows in all of them. What must
+/// be exact is judged at once.
+inline ::testing::AssertionResult runs_within_bound(const Example& e, const Expected& expected) {
+  Bound out("out", e.shape.dtype), lse("lse", e.lse_type());
+  for (unsigned draw = 0; draw < 16; ++draw) {
+    if (draw == 0) {
+      expected.add(e, run(e), out, lse);
+    } else {
+      Case other = e.shape;
+      other.seed += 12000 * draw;  // a multiple of 12 leaves the choices that depend on the seed as they are
+      Example again(other);
+      again.attention = e.attention;
+      Expected(again).add(again, run(again), out, lse);
+    }
+    if (!out.exact()) return out.holds();
+    if (!lse.exact()) return lse.holds();
+    if (draw == 0 && out.holds() && lse.holds()) return ::testing::AssertionSuccess();
+  }
+  if (const auto ok = out.holds(); !ok) return ok;
+  return lse.holds();
+}
 
 inline ::testing::AssertionResult within_bound(const Example& e, const Result& got, int step = 1) {
   return Expected(e, step).within_bound(e, got);
