@@ -82,27 +82,34 @@ HWY_INLINE void RaiseMaxOf(T* HWY_RESTRICT s, int keys, int lanes, Words visible
   const size_t n = hn::Lanes(d);
   ForEachGroup<T>(lanes, [&](auto group, int lane) {
     constexpr int nv = group;
-    hn::Vec<decltype(d)> largest[nv];
+    const auto look = [&](int j, int v) {
+      T* at = s + int64_t{j} * lanes + lane + v * n;
+      auto x = hn::LoadU(d, at);
+      if constexpr (kHide) {
+        x = hn::IfThenElse(RowMask(d, visible[j], lane + v * n), x, MinusInf(d));
+        hn::StoreU(x, d, at);
+      }
+      return x;
+    };
+    hn::Vec<decltype(d)> largest[nv], of_odd[nv];  // two chains, for the latency of Max
 #pragma GCC unroll 3
-    for (int v = 0; v < nv; ++v) largest[v] = hn::LoadU(d, m + lane + v * n);
-    for (int j = 0; j < keys; ++j) {
+    for (int v = 0; v < nv; ++v) largest[v] = of_odd[v] = hn::LoadU(d, m + lane + v * n);
+    int j = 0;
+    for (; j + 2 <= keys; j += 2) {
 #pragma GCC unroll 3
       for (int v = 0; v < nv; ++v) {
-        T* at = s + int64_t{j} * lanes + lane + v * n;
-        auto x = hn::LoadU(d, at);
-        if constexpr (kHide) {
-          x = hn::IfThenElse(RowMask(d, visible[j], lane + v * n), x, MinusInf(d));
-          hn::StoreU(x, d, at);
-        }
-        largest[v] = hn::Max(largest[v], x);
+        largest[v] = hn::Max(largest[v], look(j, v));
+        of_odd[v] = hn::Max(of_odd[v], look(j + 1, v));
       }
     }
+    for (; j < keys; ++j)
+      for (int v = 0; v < nv; ++v) largest[v] = hn::Max(largest[v], look(j, v));
 #pragma GCC unroll 3
     for (int v = 0; v < nv; ++v) {
       const size_t at = lane + v * n;
-      const auto before = hn::LoadU(d, m + at);
-      hn::StoreU(largest[v], d, m + at);
-      hn::StoreU(Exp(d, hn::Sub(before, FiniteMax(d, largest[v]))), d, alpha + at);
+      const auto before = hn::LoadU(d, m + at), now = hn::Max(largest[v], of_odd[v]);
+      hn::StoreU(now, d, m + at);
+      hn::StoreU(Exp(d, hn::Sub(before, FiniteMax(d, now))), d, alpha + at);
     }
   });
 }
