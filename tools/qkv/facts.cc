@@ -33,10 +33,10 @@ using Shares = std::array<double, kPlaces>;
 /// Sums weights by place. Looks at a few pairs of each row only.
 class PlaceObserver final : public passes::Observer {
  public:
-  PlaceObserver(int64_t batch, int64_t heads, KeyPositions keys)
-      : batch_(batch), keys_(keys), sums_(static_cast<size_t>(heads)) {}
+  PlaceObserver(int64_t batch, int64_t heads, KeyPositions keys, const std::vector<bool>& padding)
+      : batch_(batch), keys_(keys), padding_(padding), sums_(static_cast<size_t>(heads)) {}
   std::unique_ptr<passes::Observer> fork() const override {
-    return std::make_unique<PlaceObserver>(batch_, static_cast<int64_t>(sums_.size()), keys_);
+    return std::make_unique<PlaceObserver>(batch_, static_cast<int64_t>(sums_.size()), keys_, padding_);
   }
   void see(const Tile<const float>& t) override { look(t); }
   void see(const Tile<const double>& t) override { look(t); }
@@ -52,6 +52,7 @@ class PlaceObserver final : public passes::Observer {
   template <class T> void look(const Tile<const T>& t) {
     if (t.batch != batch_ || t.keys == 0) return;
     for (int r = 0; r < t.rows; ++r) {
+      if (padding_[static_cast<size_t>(t.row[r])]) continue;
       for (int p = 0; p < kPlaces; ++p) {
         const int64_t j = key_at(static_cast<Place>(p), t.query[r], keys_.first, keys_.last) -
                           t.key[0];  // keys of a tile are consecutive
@@ -63,6 +64,7 @@ class PlaceObserver final : public passes::Observer {
   }
   int64_t batch_;
   KeyPositions keys_;
+  const std::vector<bool>& padding_;
   std::vector<Shares> sums_;
 };
 
@@ -125,10 +127,16 @@ Rows compute_rows(const Problem& p, int count) {
   return rows;
 }
 
+/// Without padding at either end.
 KeyPositions keys_of(const Problem& p, int64_t batch) {
   const View<const int32_t> starts = p.inputs.key_start;
   const int64_t start = starts ? starts(starts.shape[0] == 1 ? 0 : batch) : 0;
-  return {start, start + valid_keys(p, batch) - 1};
+  KeyPositions keys{start, start + valid_keys(p, batch) - 1};
+  if (p.packed || p.sizes.queries != p.sizes.keys) return keys;
+  const std::vector<bool> padding = padding_of(p, batch);
+  while (keys.first <= keys.last && padding[static_cast<size_t>(keys.first - start)]) ++keys.first;
+  while (keys.first <= keys.last && padding[static_cast<size_t>(keys.last - start)]) --keys.last;
+  return keys;
 }
 
 /// Index of a row in the statistics: {B, H, L}, or packed {T, H}.
@@ -151,7 +159,12 @@ HeadFacts facts_of_head(const Problem& p, const Rows& rows, int64_t batch, int64
   const auto* visible = static_cast<const int32_t*>(rows.visible.data());
   const auto* weights = static_cast<const float*>(rows.weights.data());
   const auto* columns = static_cast<const int32_t*>(rows.columns.data());
+  const std::vector<bool> padding = padding_of(p, batch);
   for (int64_t i = 0; i < queries_of(p, batch); ++i) {
+    if (padding[static_cast<size_t>(i)]) {
+      ++f.padding_rows;
+      continue;
+    }
     const int64_t at = row_index(p, batch, head, i);
     if (visible[at] == 0) {
       ++f.empty_rows;
@@ -185,9 +198,25 @@ const char* name(Place p) {
 
 Place HeadFacts::favourite() const { return static_cast<Place>(std::max_element(share, share + kPlaces) - share); }
 
+std::vector<bool> padding_of(const Problem& p, int64_t batch) {
+  const Inputs& in = p.inputs;
+  std::vector<bool> padding(static_cast<size_t>(queries_of(p, batch)));
+  if (p.packed || p.sizes.queries != p.sizes.keys) return padding;
+  const auto hides = [&](View<const void> mask, bool keep, int64_t key) {
+    if (!mask || mask.dtype != DType::kBool || mask.shape[1] != 1 || mask.shape[2] != 1) return false;
+    return mask.as<const bool>().data[mask.broadcast_offset(batch, 0, 0, key)] != keep;
+  };
+  for (int64_t i = 0; i < p.sizes.queries; ++i) {
+    padding[static_cast<size_t>(i)] =
+        i >= valid_keys(p, batch) || hides(in.keep_mask, true, i) || hides(in.ignore_mask, false, i);
+  }
+  return padding;
+}
+
 std::vector<HeadFacts> facts_of(const Problem& p, int64_t batch, int count) {
   const Rows rows = compute_rows(p, count);
-  PlaceObserver places(batch, p.sizes.heads, keys_of(p, batch));
+  const std::vector<bool> padding = padding_of(p, batch);
+  PlaceObserver places(batch, p.sizes.heads, keys_of(p, batch), padding);
   observe(p.attention, p.inputs, {rows.row_max.view(), rows.row_sum.view()}, {places});
   std::vector<HeadFacts> facts;
   for (int64_t h = 0; h < p.sizes.heads; ++h)

@@ -23,8 +23,9 @@ struct HeadFacts {
   double effective_keys = 0;  ///< mean of exp(entropy of the row)
   /// Mean weight on that place, over the rows for which there is such a key. -1: no row has one.
   double share[kPlaces] = {-1, -1, -1, -1, -1};
-  std::vector<Link> links;  ///< the strongest first; ties: lower query, then lower key
-  int64_t empty_rows = 0;   ///< rows that see nothing
+  std::vector<Link> links;   ///< the strongest first; ties: lower query, then lower key
+  int64_t empty_rows = 0;    ///< rows that see nothing
+  int64_t padding_rows = 0;  ///< rows of padding, which are left out of everything above
 
   double of(Place p) const { return share[static_cast<int>(p)]; }
   Place favourite() const;  ///< the place with the largest share
@@ -32,6 +33,10 @@ struct HeadFacts {
 
 /// A head whose favourite place takes at least this much looks there whatever the words are.
 inline constexpr double kHabit = 0.8;
+
+/// Queries that are padding: in self-attention (L is S) those whose own key a length or a mask hides from everybody. What
+/// they look at means nothing.
+std::vector<bool> padding_of(const Problem&, int64_t batch);
 
 /// Facts of every head of a batch entry, `count` links each. O(L) memory.
 std::vector<HeadFacts> facts_of(const Problem&, int64_t batch, int count);

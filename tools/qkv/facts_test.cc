@@ -88,6 +88,27 @@ TEST(Facts, RowsThatSeeNothingAreCountedAndLeftOut) {
   EXPECT_NEAR(f.effective_keys, 2, 1e-6);
 }
 
+TEST(Facts, PaddedQueriesAreLeftOutHoweverThePaddingIsSaid) {
+  const Sizes s{1, 2, 2, 6, 6, 4, 4};
+  Problem lengths = random_problem(s, Attention(), 3), mask = random_problem(s, Attention().visible(KeepMask{}), 3);
+  const int32_t four = 4;
+  const bool keep[] = {true, true, true, true, false, false};
+  lengths.inputs.key_lengths = View<const int32_t>(&four, {1});
+  mask.inputs.keep_mask = View<const bool>(keep, {1, 1, 1, 6});
+  const Array w = weights_of(lengths);
+  const auto a = facts_of(lengths, 0, 2), b = facts_of(mask, 0, 2);
+  const HeadFacts alone = [&] {
+    View<const void> part = w.view();
+    part.shape[2] = part.shape[3] = 4;
+    return facts_of_weights(part, 0, 2).front();
+  }();
+  EXPECT_EQ(a.front().padding_rows, 2);
+  expect_same(a.front(), b.front());
+  EXPECT_NEAR(a.front().entropy, alone.entropy, 1e-5);
+  EXPECT_NEAR(a.front().of(Place::kFirst), alone.of(Place::kFirst), 1e-6);
+  EXPECT_NEAR(a.front().of(Place::kLast), alone.of(Place::kLast), 1e-6);
+}
+
 /// A layer whose weights are those given, through a file.
 class LinksOf3x3 : public ::testing::Test {
  protected:

@@ -13,7 +13,7 @@ namespace qkv::cli {
 
 namespace {
 
-constexpr int64_t kMostWeights = int64_t{1} << 24;  // of all heads together; above, pictures are made of maxima
+constexpr double kMostWeights = 1 << 24;  // of all heads together; above, pictures are made of maxima
 constexpr int kPictureSide = 1024;
 
 bool hides_anything(const Problem& p) {
@@ -70,7 +70,7 @@ Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, Weig
   if (computes) {
     problem_ = make_problem(options, dump, number);
     sizes_ = problem_->sizes;
-    whole_ = sizes_.batch * sizes_.heads * sizes_.queries * sizes_.keys <= kMostWeights;
+    whole_ = sizes_.pairs() <= kMostWeights;
     if (whole_) weights_ = computed_weights(*problem_);
     return;
   }
@@ -97,6 +97,10 @@ int64_t Layer::offset(int64_t batch) const {
 
 std::vector<HeadFacts> Layer::facts(int64_t batch, int links) const {
   return problem_ ? facts_of(*problem_, batch, links) : facts_of_weights(weights(), batch, links);
+}
+
+std::vector<bool> Layer::padding(int64_t batch) const {
+  return problem_ ? padding_of(*problem_, batch) : std::vector<bool>(static_cast<size_t>(sizes_.queries));
 }
 
 Matrix Layer::picture(int64_t batch, int64_t head) const {

@@ -28,6 +28,7 @@ class Layer {
   }  ///< nothing where weights come from the file
 
   std::vector<HeadFacts> facts(int64_t batch, int links) const;
+  std::vector<bool> padding(int64_t batch) const;  ///< see padding_of; none where weights come from the file
   /// All weights {B, H, L, S}; nothing where they would be too many to hold.
   View<const void> weights() const;
   /// One head as a picture: every weight while there are few, else the largest of each square; with what masks hide.

@@ -31,6 +31,11 @@ void add_attention_options(CLI::App& command, AttentionOptions& options);
 
 struct Sizes {
   int64_t batch = 0, heads = 0, key_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
+  /// As a double: empty tensors of a hostile file can claim sizes whose product leaves 64 bits.
+  double pairs() const {
+    return static_cast<double>(batch) * static_cast<double>(heads) * static_cast<double>(queries) *
+           static_cast<double>(keys);
+  }
 };
 
 /// One layer, ready to compute.

@@ -39,6 +39,7 @@ std::string description(const HeadFacts& f) {
       text += fmt::format("{} {} {:.2f}", p == 0 ? " Mean weight on" : ",", name(static_cast<Place>(p)), f.share[p]);
   }
   text += ".\n";
+  if (f.padding_rows > 0) text += fmt::format("{} queries are padding and left out.\n", f.padding_rows);
   if (f.empty_rows > 0) text += fmt::format("{} queries see no key.\n", f.empty_rows);
   return text;
 }

@@ -24,11 +24,8 @@ nlohmann::json json_of(const HeadFacts& f, const Layer& layer, int64_t head, con
   for (int p = 0; p < kPlaces; ++p) {
     if (f.share[p] >= 0) shares[kKeys[p]] = f.share[p];
   }
-  nlohmann::json json = {{"head", head},
-                         {"entropy", f.entropy},
-                         {"effective_keys", f.effective_keys},
-                         {"share", shares},
-                         {"empty_rows", f.empty_rows}};
+  nlohmann::json json = {{"head", head},    {"entropy", f.entropy},       {"effective_keys", f.effective_keys},
+                         {"share", shares}, {"empty_rows", f.empty_rows}, {"padding_rows", f.padding_rows}};
   json["layer"] = layer.number() < 0 ? nlohmann::json() : nlohmann::json(layer.number());
   json["habit"] =
       f.of(f.favourite()) >= kHabit ? nlohmann::json(kKeys[static_cast<int>(f.favourite())]) : nlohmann::json();

@@ -14,7 +14,7 @@ namespace qkv::cli {
 
 namespace {
 
-constexpr int64_t kMostPairs = int64_t{1} << 26;
+constexpr double kMostPairs = 1 << 26;
 constexpr uint8_t kVisible = 0, kNoKey = 1, kFirstRule = 2;
 constexpr uint8_t kMixed = 255;  // a cell of several pairs, some visible
 constexpr std::string_view kLetters = "#-abcdefghijklmnopqrstuvwxyz";
@@ -91,7 +91,7 @@ Array rules_of(const Layer& layer) {
   if (layer.problem() == nullptr) {
     throw OptionError("--mask: the file has weights only; the mask is drawn from q, k and the options that hide keys");
   }
-  if (layer.batches() * layer.heads() * layer.queries() * layer.keys() > kMostPairs) {
+  if (layer.problem()->sizes.pairs() > kMostPairs) {
     throw OptionError(fmt::format("--mask: {} queries and {} keys of {} heads are too many to draw; take a part",
                                   layer.queries(), layer.keys(), layer.heads()));
   }
