@@ -5,9 +5,9 @@
 namespace qkv {
 namespace {
 
-constexpr int kMostTiles = 8;     // that share a block of keys and values
-constexpr int kManyItems = 64;    // enough to keep threads busy: more tiles may share then
-constexpr int kFewItems = 32;     // fewer: chunks of keys become items of their own
+constexpr int kMostTiles = 12;  // that share a block of keys and values
+constexpr int kManyItems = 28;  // enough to keep threads busy: more tiles may share then
+constexpr int kFewItems = 32;   // fewer: chunks of keys become items of their own
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -84,7 +84,8 @@ Plan::Plan(const Bound& b, int tile_rows, int vector_size, CallArena& arena)
 }
 
 const Slot& Plan::slot_of_item(int64_t item) const {
-  const auto after = std::upper_bound(slots.begin(), slots.end(), item, [](int64_t i, const Slot& s) { return i < s.first_item; });
+  const auto after =
+      std::upper_bound(slots.begin(), slots.end(), item, [](int64_t i, const Slot& s) { return i < s.first_item; });
   return *(after - 1);
 }
 

@@ -11,10 +11,24 @@ constexpr int kBlock = kernels::kKeyBlock;
 template <class T> constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
 
 /// Bits of the pairs that have a score at all: for values that are not finite, which 0 * value must not reach.
-template <class T> void words_of_scores(const T* s, int row_stride, int key_stride, int rows, int keys, uint64_t* words) {
+template <class T>
+void words_of_scores(const T* s, int row_stride, int key_stride, int rows, int keys, uint64_t* words) {
   for (int j = 0; j < keys; ++j) {
     words[j] = 0;
     for (int r = 0; r < rows; ++r) words[j] |= uint64_t(!(s[r * row_stride + j * key_stride] == kMinusInf<T>)) << r;
+  }
+}
+
+/// Asks for the n-th of `shares` shares of the block that begins at column `first`: keys and values come from the L3 cache
+/// or from memory while the tiles work on the block before.
+void prefetch(const Bound& b, const RowsOf& rows, int batch, int head, int width, int32_t first, size_t n,
+              size_t shares) {
+  const Entry& e = b.entries[size_t(batch)];
+  const size_t left = size_t(std::clamp(e.keys - first, 0, kBlock));
+  const int64_t bytes = rows.column == 1 ? width * rows.element : 0;
+  for (size_t j = left * n / shares; j < left * (n + 1) / shares; ++j) {
+    const char* row = static_cast<const char*>(rows.at(batch, head, e.first_key + first + int64_t(j)));
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
   }
 }
 
@@ -35,7 +49,8 @@ template <class T> void TileSums<T>::reset(const Bound& b, int lanes) {
   if (with_rows) rows.reset(lanes);
 }
 
-template <class T> void TileSums<T>::merge(const TileSums& later, const Bound& b, const Steps<T>& steps, const RowTile& t) {
+template <class T>
+void TileSums<T>::merge(const TileSums& later, const Bound& b, const Steps<T>& steps, const RowTile& t) {
   if (with_rows) rows.merge(t.rows, m, l, later.rows, later.m, later.l);
   steps.prefill.merge(m, l, o, later.m, later.l, later.o, b.value_dim, t.lanes);
 }
@@ -102,8 +117,7 @@ Steps<T>::Steps(const Bound& b)
       type(kDType<T>),
       scale(T(b.scale)) {}
 
-template <class T>
-void Steps<T>::pack_queries(const Bound& b, const RowTile& t, bool by_row, T* q, T* scratch) const {
+template <class T> void Steps<T>::pack_queries(const Bound& b, const RowTile& t, bool by_row, T* q, T* scratch) const {
   if (b.head_dim == 0) return;
   const int n = t.rows_of_head();
   if (!by_row && t.lanes > t.rows) std::fill_n(q, int64_t{b.head_dim} * t.lanes, T(0));
@@ -131,7 +145,8 @@ void Steps<T>::pack_queries(const Bound& b, const RowTile& t, bool by_row, T* q,
 }
 
 template <class T>
-BlockRows<T> Steps<T>::fetch(const Bound& b, const RowsOf& from, int batch, int head, int width, int32_t first, int n, T* scratch) const {
+BlockRows<T> Steps<T>::fetch(const Bound& b, const RowsOf& from, int batch, int head, int width, int32_t first, int n,
+                             T* scratch) const {
   if (width == 0) return {scratch, 0};
   const void* at = from.at(batch, head, b.entries[size_t(batch)].first_key + first);
   if (from.type == type && (from.column == 1 || width <= 1)) return {static_cast<const T*>(at), from.row};
@@ -153,15 +168,17 @@ void Steps<T>::modify(const Bound& b, const TileState<T>& state, int32_t first, 
 }
 
 template <class T>
-void Steps<T>::scores(const Bound& b, const TileState<T>& state, BlockRows<T> keys, int32_t first, int n, BlockScratch<T>& scratch) const {
-  if (state.decode) decode.scores(state.q, state.tile.rows, keys.first, keys.stride, n, b.head_dim, scratch.s, scratch.transposed);
+void Steps<T>::scores(const Bound& b, const TileState<T>& state, BlockRows<T> keys, int32_t first, int n,
+                      BlockScratch<T>& scratch) const {
+  if (state.decode)
+    decode.scores(state.q, state.tile.rows, keys.first, keys.stride, n, b.head_dim, scratch.s, scratch.transposed);
   else prefill.scores(state.q, state.tile.lanes, keys.first, keys.stride, n, b.head_dim, scratch.s);
   if (!b.scores.empty()) modify(b, state, first, n, scratch);
 }
 
 template <class T>
-void Steps<T>::attend(const Bound& b, TileState<T>& state, Part part, kernels::Words words, BlockRows<T> keys, BlockRows<T> values,
-                      bool finite, BlockScratch<T>& scratch) const {
+void Steps<T>::attend(const Bound& b, TileState<T>& state, Part part, kernels::Words words, BlockRows<T> keys,
+                      BlockRows<T> values, bool finite, BlockScratch<T>& scratch) const {
   const RowTile& t = state.tile;
   TileSums<T>& sums = state.chunk;
   const int n = part.keys();
@@ -177,7 +194,8 @@ void Steps<T>::attend(const Bound& b, TileState<T>& state, Part part, kernels::W
   prefill.exponentiate(s, n, t.lanes, sums.m, scratch.alpha, sums.l);
   if (sums.with_rows)
     sums.rows.add(t, scratch.score_copy, s, t.lanes, n, part.first, b.entries[size_t(t.batch)].key_start, sums.m);
-  prefill.accumulate(sums.o, s, t.lanes, values.first, values.stride, n, b.value_dim, scratch.alpha, finite ? nullptr : scratch.seen);
+  prefill.accumulate(sums.o, s, t.lanes, values.first, values.stride, n, b.value_dim, scratch.alpha,
+                     finite ? nullptr : scratch.seen);
 }
 
 template <class T>
@@ -198,15 +216,16 @@ void Steps<T>::attend_decode(const Bound& b, TileState<T>& state, Part part, ker
   decode.exponentiate(s, t.rows, n, sums.m, scratch.alpha, sums.l);
   if (sums.with_rows) {
     rows.transpose(s, kBlock, t.rows, n, T(1), scratch.transposed, t.lanes);
-    sums.rows.add(t, scratch.score_copy, scratch.transposed, t.lanes, n, part.first, b.entries[size_t(t.batch)].key_start, sums.m);
+    sums.rows.add(t, scratch.score_copy, scratch.transposed, t.lanes, n, part.first,
+                  b.entries[size_t(t.batch)].key_start, sums.m);
   }
   decode.accumulate(state.o_rows, s, t.rows, values.first, values.stride, n, b.value_dim, scratch.alpha,
                     finite ? nullptr : scratch.seen);
 }
 
 template <class T>
-void Steps<T>::block(const Bound& b, const MaskBand& masks, const Slot& slot, int unit, int32_t block, std::span<TileState<T>> states,
-                     BlockScratch<T>& scratch) const {
+void Steps<T>::block(const Bound& b, const MaskBand& masks, const Slot& slot, int unit, int32_t block,
+                     std::span<TileState<T>> states, BlockScratch<T>& scratch) const {
   KeyRange all{std::numeric_limits<int32_t>::max(), 0};
   bool partial = false;
   for (size_t n = 0; n < states.size(); ++n) {
@@ -223,9 +242,12 @@ void Steps<T>::block(const Bound& b, const MaskBand& masks, const Slot& slot, in
   // Only where something is hidden can a value that is not finite do harm.
   const bool finite = (!partial && b.scores.empty()) || prefill.all_finite(values.first, values.stride, n, b.value_dim);
   for (size_t i = 0; i < states.size(); ++i) {
+    prefetch(b, b.key, batch, key_head, b.head_dim, all.last, i, states.size());
+    prefetch(b, b.value, batch, key_head, b.value_dim, all.last, i, states.size());
     const Part part = scratch.parts[i];
     if (part.cover == Cover::kHidden) continue;
-    const BlockRows<T> k{keys.row(part.first - all.first), keys.stride}, v{values.row(part.first - all.first), values.stride};
+    const BlockRows<T> k{keys.row(part.first - all.first), keys.stride},
+        v{values.row(part.first - all.first), values.stride};
     if (states[i].decode) attend_decode(b, states[i], part, scratch.part_words[i], k, v, finite, scratch);
     else attend(b, states[i], part, scratch.part_words[i], k, v, finite, scratch);
   }
