@@ -81,8 +81,16 @@ class QKV_EXPORT Arena {
   virtual void own(void* object, void (*destroy)(void*)) = 0;
 };
 
-/// What every policy says about itself. A bound copy needs to know the two flags only.
-struct About {
+/// What every policy says about itself. A bound copy needs to know the two flags only. Copies are made by the library: an
+/// inline copy in a file compiled for a newer machine could replace the library's own.
+struct QKV_EXPORT About {
+  About();
+  About(const About&);
+  About(About&&) noexcept;
+  About& operator=(const About&);
+  About& operator=(About&&) noexcept;
+  ~About();
+
   std::string text;                       ///< as parse() reads it: "window:255,0"; empty where it has no name
   std::vector<std::string_view> tensors;  ///< what it needs from Inputs
   bool reads_head = true;                 ///< false: the same for all heads, so that a mask is made once

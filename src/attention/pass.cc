@@ -6,6 +6,13 @@ namespace qkv::passes {
 
 Arena::~Arena() = default;
 
+About::About() = default;
+About::About(const About&) = default;
+About::About(About&&) noexcept = default;
+About& About::operator=(const About&) = default;
+About& About::operator=(About&&) noexcept = default;
+About::~About() = default;
+
 Score::Score(About about) : about_(std::move(about)) {}
 Score::~Score() = default;
 bool Score::hides() const { return false; }
