@@ -129,8 +129,7 @@ Rows compute_rows(const Problem& p, int count) {
 
 /// Without padding at either end.
 KeyPositions keys_of(const Problem& p, int64_t batch) {
-  const View<const int32_t> starts = p.inputs.key_start;
-  const int64_t start = starts ? starts(starts.shape[0] == 1 ? 0 : batch) : 0;
+  const int64_t start = key_start_of(p, batch);
   KeyPositions keys{start, start + valid_keys(p, batch) - 1};
   if (p.packed || p.sizes.queries != p.sizes.keys) return keys;
   const std::vector<bool> padding = padding_of(p, batch);

@@ -92,7 +92,7 @@ Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, Weig
 View<const void> Layer::weights() const { return whole_ ? as_four_axes(weights_.view()) : View<const void>(); }
 
 int64_t Layer::offset(int64_t batch) const {
-  return problem_ ? offset_of(*problem_, batch) : sizes_.keys - sizes_.queries;
+  return problem_ ? offset_of(*problem_, batch) - key_start_of(*problem_, batch) : sizes_.keys - sizes_.queries;
 }
 
 std::vector<HeadFacts> Layer::facts(int64_t batch, int links) const {

@@ -343,7 +343,12 @@ int64_t offset_of(const Problem& p, int64_t batch) {
   if (p.attention.align() != Align::kBottomRight) return 0;
   const int64_t queries =
       p.packed ? int64_t{in.cumulative_query_lengths(batch + 1)} - in.cumulative_query_lengths(batch) : p.sizes.queries;
-  return valid_keys(p, batch) - queries;
+  return key_start_of(p, batch) + valid_keys(p, batch) - queries;
+}
+
+int64_t key_start_of(const Problem& p, int64_t batch) {
+  const View<const int32_t> starts = p.inputs.key_start;
+  return starts ? starts(starts.shape[0] == 1 ? 0 : batch) : 0;
 }
 
 }  // namespace qkv::cli

@@ -55,6 +55,8 @@ Problem make_problem(const AttentionOptions&, const Dump&, int layer);
 
 /// Position of query 0 of a batch entry, as forward() sees it.
 int64_t offset_of(const Problem&, int64_t batch);
+/// Position of key column 0 of a batch entry.
+int64_t key_start_of(const Problem&, int64_t batch);
 /// How many keys a batch entry has.
 int64_t valid_keys(const Problem&, int64_t batch);
 
