@@ -8,15 +8,10 @@
 #include <string>
 
 #include "tests/support/case.h"
+#include "tests/support/sanitizer.h"
 
 namespace qkv::testing {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitizer = true;
-#else
-constexpr bool kSanitizer = false;
-#endif
 
 /// A line of /proc/self/status, in bytes.
 int64_t status_bytes(const std::string& label) {
