@@ -4,10 +4,10 @@
 #include <cstdio>
 
 int main() {
-  float q[] = {1, 0, 0, 1, 1, 1};                  // {batch 1, heads 1, queries 3, head size 2}
+  float q[] = {1, 0, 0, 1, 1, 1};  // {batch 1, heads 1, queries 3, head size 2}
   float k[] = {1, 0, 0, 1, 1, 1};
-  float v[] = {10, 20, 30};                        // {1, 1, keys 3, value size 1}
-  bool keep[] = {true, true, false};               // {1, 1, 1, 3}: true may be attended to; size 1 stands for every query
+  float v[] = {10, 20, 30};           // {1, 1, keys 3, value size 1}
+  bool keep[] = {true, true, false};  // {1, 1, 1, 3}: true may be attended to; size 1 stands for every query
   float out[3], lse[3];
 
   qkv::Attention attention;

@@ -1,5 +1,6 @@
 // Attention of one's own: each policy is a struct with one formula. Nothing of the library is rebuilt, and the tiled kernels
-// run them like their own. README, "An attention of your own", explains each line.
+// run them like their own. qkv/pass.h says what Row, Site and KeyRange hold; fields() lists the numbers for the text form;
+// fault() refuses those that cannot be meant; with kReadsHead = false a mask is made once for all heads.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -31,6 +32,7 @@ struct Strided {
   static constexpr bool kReadsHead = false;
   int step = 1;
   bool sees(qkv::Site at) const { return (at.query - at.key) % step == 0; }
+  const char* fault() const { return step < 1 ? "expected a step of 1 or more" : nullptr; }
   auto fields() { return std::tie(step); }
 };
 

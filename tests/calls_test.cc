@@ -9,6 +9,9 @@
 #include <new>
 #include <thread>
 
+#include "qkv/masks.h"
+#include "qkv/merge.h"
+#include "qkv/softmax.h"
 #include "tests/support/compare.h"
 #include "tests/support/options.h"
 #include "tests/support/sanitizer.h"
@@ -84,6 +87,29 @@ TEST(Cancel, EndsALongLookAtTheWeightsWithinASecond) {
   expect_cancelled_within_a_second([&](std::stop_token stop) {
     observe(e.attention, e.inputs(), {row_max.view(), row_sum.view()}, {slow}, {.stop = stop});
   });
+}
+
+TEST(Cancel, EndsSlowPatternsOfOnesOwnWithinASecond) {
+  struct Slow {
+    bool sees(Site at) const {
+      double x = at.query;
+      for (int i = 0; i < 20; ++i) x = std::sin(x + at.key);
+      return x > 0;
+    }
+  };
+  Example e(Case{.queries = 5000, .keys = 20000, .head_dim = 1, .value_dim = 1});
+  e.attention.visible(Slow{});
+  expect_cancelled_within_a_second([&](std::stop_token stop) { run(e, {.stop = stop}); });
+  expect_cancelled_within_a_second([&](std::stop_token stop) { find_path(e.attention, e.inputs(), {.stop = stop}); });
+  Tensor keep(DType::kBool, {1, 1, 5000, 20000});
+  expect_cancelled_within_a_second(
+      [&](std::stop_token stop) { keep_mask_of(e.attention, e.inputs(), keep.as<bool>(), {.stop = stop}); });
+}
+
+TEST(Cancel, EndsALongLineWithinASecond) {
+  Tensor x(DType::kFloat32, {40'000'000});
+  x.fill(0);
+  expect_cancelled_within_a_second([&](std::stop_token stop) { softmax(x.view(), x.view(), -1, {}, {.stop = stop}); });
 }
 
 TEST(Cancel, BeforeTheCallNothingIsWritten) {
@@ -246,6 +272,25 @@ TEST(Workspaces, NothingIsAllocatedFromTheSecondEqualCallOn) {
       EXPECT_EQ(workspace.bytes(), held);
     }
   }
+}
+
+TEST(Workspaces, SoftmaxAndMergesAllocateNothingEither) {
+  if (kSanitizer) GTEST_SKIP() << "sanitizers allocate by operators of their own";
+  Tensor x(DType::kFloat32, {1, 2, 40, 50}), y = x, sums(DType::kFloat32, {1, 2, 40});
+  x.normal(1), sums.fill(0);
+  ThreadPool pool(2);
+  Workspace workspace;
+  const Call call{.executor = &pool, .workspace = &workspace};
+  const Partial parts[] = {{x.view(), sums.view()}, {x.view(), sums.view()}};
+  const auto all = [&] {
+    softmax(x.view(), y.view(), -1, {}, call);
+    log_sum_exp(x.view(), View<void>(View<float>(sums.as<float>().data, {1, 2, 40, 1})), -1, {}, call);
+    merge_partials(parts, {}, y.view(), {}, call);
+  };
+  all();
+  const int64_t before = allocations;
+  all();
+  EXPECT_EQ(allocations - before, 0);
 }
 
 TEST(Workspaces, AreOnlyAsLargeAsThePathSays) {

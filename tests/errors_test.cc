@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 
+#include "examples/own_policies.h"
 #include "qkv/masks.h"
 #include "qkv/merge.h"
 #include "qkv/observers.h"
@@ -167,6 +168,105 @@ TEST(Errors, OfShapes) {
   });
 }
 
+/// A modifier that reads a tensor.
+struct ByDistance {
+  static constexpr std::string_view kName = "by_distance";
+  Parameter table{"relative_table"};
+  auto operator()(auto score, Site at, auto& read) const { return score + read(table, at.head, at.row); }
+  auto parameters() { return std::tie(table); }
+};
+
+TEST(Errors, OfSizesThatCannotBe) {
+  constexpr int64_t kTooLong = (int64_t{1} << 30) + 1;
+  expect_error<ShapeError>("a negative size", {"key", "{2, 2, -7, 4}", "0 and more", "subtraction"},
+                           [](Call4& c) { c.in.key.shape[2] = -7; });
+  expect_error<ShapeError>("an axis past the limit",
+                           {std::to_string(kTooLong), std::to_string(kTooLong - 1), "merge_partials"}, [=](Call4& c) {
+                             for (View<const void>* v : {&c.in.key, &c.in.value})
+                               v->shape[2] = kTooLong, v->strides[2] = 0;
+                           });
+  expect_error<OptionError>("positions past the limit", {"batch entry 1", "query_offset 1073741820", "1073741824"},
+                            [](Call4& c) {
+                              c.in.query_offset = c.add(int32s({0, (1 << 30) - 4})).as<const int32_t>();
+                            });
+  expect_error<OptionError>("a negative start", {"key_start[1]", "-1", "0 or more"}, [](Call4& c) {
+    c.in.key_start = c.add(int32s({0, -1})).as<const int32_t>();
+  });
+  expect_error<ShapeError>("links", {"top_weights", "1025", "1024", "ask for weights"}, [](Call4& c) {
+    static Tensor weights, indices;
+    weights = of(DType::kFloat32, {2, 4, 5, 1025}), indices = of(DType::kInt32, {2, 4, 5, 1025});
+    c.to.rows.top_weights = weights.as<float>(), c.to.rows.top_indices = indices.as<int32_t>();
+  });
+  expect_error<ShapeError>("rows as a matrix", {"matrix_rows", "{1, 1}", "{n}"}, [](Call4& c) {
+    static Tensor rows;
+    rows = of(DType::kInt32, {1, 1});
+    c.to.matrix_rows = rows.as<int32_t>();
+  });
+}
+
+TEST(Errors, OfParametersOfOnesOwn) {
+  const auto with = [](std::vector<std::string_view> names, View<const void> view) {
+    return [=](Call4& c) {
+      c.attention.score(ByDistance{}).align(Align::kTopLeft);
+      for (const std::string_view name : names) c.in.parameters.push_back({name, view});
+    };
+  };
+  static const Tensor table = of(DType::kFloat32, {4, 9});
+  expect_error<OptionError>("twice", {"'relative_table'", "twice", "leave one out"},
+                            with({"relative_table", "relative_table"}, table.view()));
+  expect_error<OptionError>("empty", {"'relative_table'", "is empty", "pass a view"}, with({"relative_table"}, {}));
+  expect_error<OptionError>("a built-in name", {"'bias'", "place of its own", "Inputs::bias"},
+                            with({"relative_table", "bias"}, table.view()));
+  expect_error<OptionError>("nobody names it", {"'table'", "does not name", "leave it out"},
+                            with({"relative_table", "table"}, table.view()));
+  expect_error<OptionError>("missing", {"'relative_table'", "add it to Inputs"}, with({}, {}));
+}
+
+TEST(Errors, OfObservers) {
+  Tensor flat(DType::kFloat64, {2, 7}), keys(DType::kFloat64, {2, 4, 6}), picture(DType::kFloat32, {2, 4, 3, 4}),
+      other(DType::kFloat32, {2, 3, 3, 4}), small(DType::kFloat32, {2, 4, 3, 3});
+  const auto message = [](auto f) {
+    try {
+      f();
+    } catch (const ArgumentError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message([&] { Received received(flat.as<double>()); }),
+            "Received: received has shape {2, 7}, expected {B, Hq, S}; allocate it so");
+  EXPECT_EQ(message([&] { Pyramid p(picture.as<float>(), picture.as<float>(), 5, 7, 3); }),
+            "Pyramid: cell is 3, expected a power of two from 1 to 2048; cell_for() finds one");
+  EXPECT_EQ(
+      message([&] { Pyramid p(picture.as<float>(), small.as<float>(), 5, 7, 2); }),
+      "Pyramid: mean has shape {2, 4, 3, 3}, expected {B, Hq, 3, 4} for 5 queries, 7 keys and cells of 2; allocate it so");
+  Call4 c;
+  const Tensor row_max = c.lse.fill(0), row_sum = c.lse.fill(1);
+  const auto observed = [&](ObserverRef who) {
+    return message([&] { observe(c.attention, c.in, {row_max.view(), row_sum.view()}, {who}); });
+  };
+  Received received(keys.as<double>());
+  EXPECT_EQ(observed(received),
+            "Received: received has shape {2, 4, 6}, expected {2, 4, 7}, one number a key; allocate it so");
+  Pyramid heads(other.as<float>(), other.as<float>(), 5, 7, 2);
+  EXPECT_EQ(observed(heads),
+            "Pyramid: made for views {2, 3, 3, 4} and {2, 3, 3, 4}, 5 queries and 7 keys, but the weights are "
+            "{2, 4, 5, 7}; make one for each attention");
+}
+
+TEST(Errors, OfMoreRulesThanCanBeToldApart) {
+  Call4 c;
+  Tensor rule(DType::kUInt8, {2, 4, 5, 7});
+  for (int n = 0; n < 254; ++n) c.attention.visible(Window{n, n});
+  c.attention.align(Align::kTopLeft);
+  try {
+    hiding_rule_of(c.attention, c.in, rule.as<uint8_t>());
+    ADD_FAILURE() << "no error";
+  } catch (const OptionError& e) {
+    EXPECT_STREQ(e.what(), "hiding_rule_of: the attention has 254 rules that hide, but at most 253 can be told apart");
+  }
+}
+
 TEST(Errors, OfTensorsAndNames) {
   for (const auto& [input, name] :
        {std::pair{&Inputs::query, "query"}, {&Inputs::key, "key"}, {&Inputs::value, "value"}})
@@ -317,11 +417,12 @@ TEST(Errors, OfOutputs) {
     c.add(of(DType::kFloat32, {2, 4, 4}));
     c.to.rows.entropy = c.extra.as<float>();
   });
-  expect_error<ShapeError>("top weights and indices", {"top_"}, [](Call4& c) {
-    static Tensor weights, indices;
-    weights = of(DType::kFloat32, {2, 4, 5, 3}), indices = of(DType::kInt32, {2, 4, 5, 2});
-    c.to.rows.top_weights = weights.as<float>(), c.to.rows.top_indices = indices.as<int32_t>();
-  });
+  expect_error<ShapeError>("top weights and indices", {"top_indices", "{2, 4, 5, 2}", "expected {2, 4, 5, 3}"},
+                           [](Call4& c) {
+                             static Tensor weights, indices;
+                             weights = of(DType::kFloat32, {2, 4, 5, 3}), indices = of(DType::kInt32, {2, 4, 5, 2});
+                             c.to.rows.top_weights = weights.as<float>(), c.to.rows.top_indices = indices.as<int32_t>();
+                           });
   for (const double row : {-1.0, 5.0})
     expect_error<OptionError>("a row that is not there", {"matrix_rows", std::to_string(int(row)), "4"}, [=](Call4& c) {
       static Tensor matrix, rows;
@@ -331,6 +432,43 @@ TEST(Errors, OfOutputs) {
   expect_error<OptionError>("null out", {"out", "null"}, [](Call4& c) { c.to.out.data = nullptr; });
   expect_error<OptionError>("misaligned out", {"out", "multiple of 4"},
                             [](Call4& c) { c.to.out.data = static_cast<char*>(c.to.out.data) + 2; });
+}
+
+TEST(Errors, OfOutputsThatShareMemory) {
+  expect_error<OptionError>("all rows in one place", {"out", "{2, 4, 5, 3}", "one place"},
+                            [](Call4& c) { c.to.out.strides[2] = 0; });
+  expect_error<OptionError>("rows that run into each other", {"out", "one place"}, [](Call4& c) {
+    c.to.out.strides = {12, 3, 2, 1};
+  });
+  expect_error<OptionError>("over the queries", {"out", "query"}, [](Call4& c) {
+    c.to.out = View<void>(const_cast<void*>(c.in.query.data), c.to.out.dtype, Layout(c.to.out.shape));
+  });
+  expect_error<OptionError>("over the end of the values", {"lse", "value"}, [](Call4& c) {
+    c.to.lse.data = static_cast<float*>(const_cast<void*>(c.in.value.data)) + 2 * 2 * 7 * 3 - 1;
+  });
+  expect_error<OptionError>("one output in another", {"out", "lse"},
+                            [](Call4& c) { c.to.lse.data = static_cast<float*>(c.to.out.data) + 1; });
+}
+
+TEST(Errors, OutputsMayInterleaveWithInputs) {
+  // q, k, v and out of every token side by side: {2, 3 tokens, 4, 1 head, 2}
+  Tensor whole(DType::kFloat32, {2, 3, 4, 2});
+  whole.normal(1);
+  const auto part = [&](int64_t n) {
+    View<void> v = whole.view();
+    return View<void>(static_cast<float*>(v.data) + 2 * n, DType::kFloat32,
+                      Layout(Extents{2, 1, 3, 2}, Extents{24, 2, 8, 1}));
+  };
+  EXPECT_NO_THROW(forward({}, {part(0), part(1), part(2)}, {.out = part(3)}));
+}
+
+TEST(Errors, ValuesAreNeededWhereTheOutputIs) {
+  expect_error<OptionError>("no values", {"value", "missing"}, [](Call4& c) { c.in.value = {}; });
+  Call4 c, without;
+  forward(c.attention, c.in, c.to);
+  without.in.value = {}, without.to.out = {};
+  EXPECT_NO_THROW(forward(without.attention, without.in, without.to));
+  EXPECT_TRUE(same_bits(c.lse, without.lse));
 }
 
 template <class F> void expect_option_error(const std::vector<std::string>& parts, F f) {
@@ -349,8 +487,14 @@ TEST(Errors, OfOptions) {
   for (const double scale : {nan, inf, -inf}) expect_option_error({"scale"}, [&] { a.scale(scale); });
   for (const double p : {-0.1, 1.1, nan}) expect_option_error({"dropout"}, [&] { a.dropout(p); });
   for (const float cap : {0.f, -1.f, float(nan), float(inf)})
-    expect_option_error({"softcap"}, [&] { a.score(SoftCap{cap}); });
-  expect_option_error({"window", "-2"}, [&] { a.visible(Window{-2, 0}); });
+    expect_option_error({"softcap:", "above 0"}, [&] { a.score(SoftCap{cap}); });
+  for (const double cap : {1e-60, 1e60}) expect_option_error({"softcap:1e", "float32"}, [&] { a.score(SoftCap{cap}); });
+  expect_option_error({"strided:0", "step of 1"}, [&] { a.visible(Strided{0}); });
+  expect_option_error({"strided:0", "step of 1"},
+                      [] { Attention::parse("strided:0 | softmax", Vocabulary{}.pattern<Strided>()); });
+  expect_option_error({"keep_mask", "'mine'", "expected 'keep_mask'"},
+                      [&] { a.visible(KeepMask{.mask = Parameter("mine")}); });
+  expect_option_error({"window:-2,0", "-1 for no limit"}, [&] { a.visible(Window{-2, 0}); });
   EXPECT_EQ(a, Attention{}) << "what was refused left nothing behind";
   EXPECT_NO_THROW(a.scale(0).scale(-2).dropout(0).dropout(1));
 }
@@ -374,16 +518,16 @@ TEST(Errors, ObserveChecksLikeForward) {
   expect("row_sum", {row_max.view(), wrong.view()}, c.in);
   expect("row_sum", {row_max.view(), {}}, c.in);
   Inputs bad = c.in;
-  bad.value = {};
-  expect("value", {row_max.view(), row_sum.view()}, bad);
+  bad.key = {};
+  expect("key", {row_max.view(), row_sum.view()}, bad);
 }
 
 TEST(Errors, FindPathChecksLikeForward) {
   Call4 c;
   Inputs bad = c.in;
   bad.key = {};
-  EXPECT_THROW(find_path(c.attention, bad), OptionError);
-  EXPECT_THROW(explain_path(c.attention, bad), OptionError);
+  expect_option_error({"find_path: ", "key", "missing", "pass a view"}, [&] { find_path(c.attention, bad); });
+  expect_option_error({"find_path: ", "key", "missing"}, [&] { explain_path(c.attention, bad); });
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ rc::Gen<Case> cases() {
           gen::set(&Case::key_start, gen::arbitrary<bool>()), gen::set(&Case::documents, gen::arbitrary<bool>()),
           gen::set(&Case::keep_mask, gen::arbitrary<bool>()), gen::set(&Case::ignore_mask, gen::arbitrary<bool>()),
           gen::set(&Case::mask_axes, gen::inRange(0, 16)), gen::set(&Case::scale, gen::element(0.0, 1.0, -0.5)),
-          gen::set(&Case::softcap, gen::element(0.0f, 2.0f, 30.0f)), gen::set(&Case::alibi, gen::arbitrary<bool>()),
+          gen::set(&Case::softcap, gen::element(0.0, 0.7, 30.0)), gen::set(&Case::alibi, gen::arbitrary<bool>()),
           gen::set(&Case::bias, gen::arbitrary<bool>()), gen::set(&Case::bias_hides, gen::arbitrary<bool>()),
           gen::set(&Case::sinks, gen::arbitrary<bool>()), gen::set(&Case::zero_key, gen::arbitrary<bool>()),
           gen::set(&Case::magnitude, gen::element(1.0, 0.1, 5.0)), gen::set(&Case::seed, gen::inRange(1u, 1000u))),

@@ -60,9 +60,15 @@ namespace detail {
 
 template <class P> constexpr bool kHasParameters = requires(P p) { p.parameters(); };
 template <class P> constexpr bool kHasFields = requires(P p) { p.fields(); };
-template <class P> constexpr bool kHasKeys = requires(const P& p, Row r) { { p.keys(r) } -> std::same_as<KeyRange>; };
-template <class P> constexpr bool kHasSees = requires(const P& p, Site s) { { p.sees(s) } -> std::same_as<bool>; };
-template <class P> constexpr bool kHasVisit = requires(const P& p, std::span<const Row> r, Stretches& s) { p.visit(r, s); };
+template <class P> constexpr bool kHasKeys = requires(const P& p, Row r) {
+  { p.keys(r) } -> std::same_as<KeyRange>;
+};
+template <class P> constexpr bool kHasSees = requires(const P& p, Site s) {
+  { p.sees(s) } -> std::same_as<bool>;
+};
+template <class P> constexpr bool kHasVisit = requires(const P& p, std::span<const Row> r, Stretches& s) {
+  p.visit(r, s);
+};
 
 /// How many parameters a modifier reads for one pair: kReads where it says so, else one where it has any.
 template <class P> constexpr int reads() {
@@ -106,8 +112,11 @@ template <class P> std::string text_of(P p) {
     text = P::kName;
     if constexpr (kHasFields<P>) {
       char separator = ':';
-      std::apply([&](auto&... f) { ((text += std::exchange(separator, ','), text += number_text(Printed<std::decay_t<decltype(f)>>(f))), ...); },
-                 p.fields());
+      std::apply(
+          [&](auto&... f) {
+            ((text += std::exchange(separator, ','), text += number_text(Printed<std::decay_t<decltype(f)>>(f))), ...);
+          },
+          p.fields());
     }
   }
   return text;
@@ -119,14 +128,23 @@ template <class P> passes::About flags() {
   if constexpr (requires { P::kReadsPositions; }) a.reads_positions = P::kReadsPositions;
   return a;
 }
+/// Throws OptionError: "strided:0: expected a step of 1 or more".
+[[noreturn]] QKV_EXPORT void refuse(const std::string& policy, const char* fault);
+
+/// A policy whose numbers can be wrong has `const char* fault() const`: what was expected, null where nothing is wrong. Asked
+/// where the policy is added to an attention, so that no kernel meets a step of 0.
 template <class P> passes::About describe(P p) {
   passes::About a = flags<P>();
   a.text = text_of(p);
+  if constexpr (requires { p.fault(); }) {
+    if (const char* fault = p.fault()) refuse(a.text, fault);
+  }
   if constexpr (kHasParameters<P>) std::apply([&](auto&... x) { (a.tensors.push_back(x.name), ...); }, p.parameters());
   return a;
 }
 template <class P> P bound(P p, [[maybe_unused]] const Inputs& in) {
-  if constexpr (kHasParameters<P>) std::apply([&](auto&... x) { ((x.view = find_tensor(in, x.name)), ...); }, p.parameters());
+  if constexpr (kHasParameters<P>)
+    std::apply([&](auto&... x) { ((x.view = find_tensor(in, x.name)), ...); }, p.parameters());
   return p;
 }
 
@@ -205,9 +223,10 @@ template <class O> class ObserverOf final : public passes::Observer {
 /// A pattern of one's own as a pass. What Attention::visible calls.
 template <class P> std::shared_ptr<const passes::Pattern> adapt_pattern(P p) {
   constexpr bool kUsable = detail::kHasKeys<P> || detail::kHasSees<P>;
-  static_assert(kUsable,
-                "qkv: a pattern needs `qkv::KeyRange keys(qkv::Row) const` (the columns one query sees, if they are one "
-                "range) or `bool sees(qkv::Site) const` (one pair), public and const");
+  static_assert(
+      kUsable,
+      "qkv: a pattern needs `qkv::KeyRange keys(qkv::Row) const` (the columns one query sees, if they are one "
+      "range) or `bool sees(qkv::Site) const` (one pair), public and const");
   if constexpr (kUsable) return std::make_shared<detail::PatternOf<P>>(std::move(p));
   else return nullptr;
 }
@@ -215,15 +234,18 @@ template <class P> std::shared_ptr<const passes::Pattern> adapt_pattern(P p) {
 /// A score modifier of one's own as a pass. What Attention::score calls.
 template <class M> std::shared_ptr<const passes::Score> adapt_score(M m) {
   constexpr bool kPlain = requires(const M& c, float s, Site at) { static_cast<float>(c(s, at)); };
-  constexpr bool kReads = requires(const M& c, float s, Site at, detail::Reader<float>& r) { static_cast<float>(c(s, at, r)); };
+  constexpr bool kReads = requires(const M& c, float s, Site at, detail::Reader<float>& r) {
+    static_cast<float>(c(s, at, r));
+  };
   static_assert(kPlain || kReads,
                 "qkv: a score modifier needs `auto operator()(auto score, qkv::Site at) const`, "
                 "with a third argument `auto& read` where it has parameters");
   using D = Dual<float, 1 + detail::reads<M>()>;
-  constexpr bool kDual = requires(const M& c, D s, Site at, detail::Reader<float>& r) { static_cast<D>(c(s, at, r)); } ||
-                         requires(const M& c, D s, Site at) { static_cast<D>(c(s, at)); };
-  static_assert(kDual || !(kPlain || kReads),
-                "qkv: this score modifier takes float only and so has no derivative; write `auto operator()(auto score, ...)`");
+  constexpr bool kDual = requires(const M& c, D s, Site at, detail::Reader<float>& r) { static_cast<D>(c(s, at, r)); }
+  || requires(const M& c, D s, Site at) { static_cast<D>(c(s, at)); };
+  static_assert(
+      kDual || !(kPlain || kReads),
+      "qkv: this score modifier takes float only and so has no derivative; write `auto operator()(auto score, ...)`");
   static_assert(!kReads || kPlain || detail::kHasParameters<M>,
                 "qkv: a modifier that reads parameters lists them: `auto parameters() { return std::tie(table); }`");
   if constexpr (kDual && (kPlain || kReads)) return std::make_shared<detail::ScoreOf<M>>(std::move(m));
@@ -236,8 +258,7 @@ template <class M> std::shared_ptr<const passes::Score> adapt_score(M m) {
 class ObserverRef {
  public:
   template <class O>
-    requires(!std::is_same_v<std::remove_cvref_t<O>, ObserverRef>)
-  ObserverRef(O& observer)
+  requires(!std::is_same_v<std::remove_cvref_t<O>, ObserverRef>) ObserverRef(O& observer)
       : object_(&observer),
         fork_([](void* p) -> std::unique_ptr<passes::Observer> {
           if constexpr (std::derived_from<O, passes::Observer>) return static_cast<O*>(p)->fork();
@@ -248,10 +269,12 @@ class ObserverRef {
           else static_cast<O*>(p)->join(static_cast<const detail::ObserverOf<O>&>(later).o);
         }) {
     if constexpr (!std::derived_from<O, passes::Observer>) {
-      static_assert(requires(O& o, double weight, Site at) { o.see(weight, at); },
-                    "qkv: an observer needs `void see(double weight, qkv::Site at)`");
-      static_assert(requires(O& o, const O& later) { o.join(later); },
-                    "qkv: an observer needs `void join(const Self& later)`, which adds what a later work item saw");
+      static_assert(
+          requires(O & o, double weight, Site at) { o.see(weight, at); },
+          "qkv: an observer needs `void see(double weight, qkv::Site at)`");
+      static_assert(
+          requires(O & o, const O& later) { o.join(later); },
+          "qkv: an observer needs `void join(const Self& later)`, which adds what a later work item saw");
     }
   }
   std::unique_ptr<passes::Observer> fork() const { return fork_(object_); }

@@ -44,8 +44,8 @@ class QKV_EXPORT Attention {
   Attention& zero_key(bool on = true) { return zero_key_ = on, *this; }
   Attention& align(Align align) { return align_ = align, *this; }
   Attention& heads(HeadMapping mapping) { return heads_ = mapping, *this; }
-  Attention& scale(double scale);   ///< absent: 1 / sqrt(D), 1 where D is 0; any finite number. Throws OptionError.
-  Attention& dropout(double p);     ///< in [0, 1]; acts in training only. Throws OptionError.
+  Attention& scale(double scale);  ///< absent: 1 / sqrt(D), 1 where D is 0; any finite number. Throws OptionError.
+  Attention& dropout(double p);    ///< in [0, 1]; acts in training only. Throws OptionError.
 
   /// Reads "causal window:255,0 align:bottom_right | softcap:30 bias | softmax". Strict: a word that is unknown, twice where
   /// once is meant, in the wrong stage or with wrong arguments throws OptionError, which names it and its place. See
@@ -93,18 +93,19 @@ struct Inputs {
   View<const void> key{};    ///< {B, Hkv, S, D}; packed {total keys, Hkv, D}; Hq is a multiple of Hkv
   View<const void> value{};  ///< {B, Hkv, S, Dv}; packed {total keys, Hkv, Dv}
 
-  View<const void> keep_mask{};       ///< bool {B, Hq, L, S}, each axis 1 or full; of packed batches L and S are the longest
-  View<const void> ignore_mask{};     ///< the same with the opposite meaning
-  View<const void> bias{};            ///< the query's type, float32 or float64 {B, Hq, L, S}, each axis 1 or full
-  View<const void> alibi_slopes{};    ///< {Hq} float32 or float64
-  View<const void> sinks{};           ///< {Hq} float32 or float64
-  View<const void> query_documents{}; ///< int32 {B or 1, L}
-  View<const void> key_documents{};   ///< int32 {B or 1, S}
-  std::vector<Named> parameters{};    ///< tensors of policies of one's own
+  View<const void> keep_mask{};  ///< bool {B, Hq, L, S}, each axis 1 or full; of packed batches L and S are the longest
+  View<const void> ignore_mask{};      ///< the same with the opposite meaning
+  View<const void> bias{};             ///< the query's type, float32 or float64 {B, Hq, L, S}, each axis 1 or full
+  View<const void> alibi_slopes{};     ///< {Hq} float32 or float64
+  View<const void> sinks{};            ///< {Hq} float32 or float64
+  View<const void> query_documents{};  ///< int32 {B or 1, L}
+  View<const void> key_documents{};    ///< int32 {B or 1, S}
+  std::vector<Named> parameters{};     ///< tensors of policies of one's own
 
   View<const int32_t> key_lengths{};   ///< {B}: columns that exist, 0 to S
   View<const int32_t> query_offset{};  ///< {B or 1}: position of query 0; overrides Align
-  View<const int32_t> key_start{};     ///< {B or 1}: position of column 0 where a cache dropped its oldest keys; at least 0
+  View<const int32_t>
+      key_start{};  ///< {B or 1}: position of column 0 where a cache dropped its oldest keys; at least 0
   /// Packed ragged batches: {B + 1} each, from 0 to the total, not decreasing; sequence b is rows [c[b], c[b + 1]).
   View<const int32_t> cumulative_query_lengths{}, cumulative_key_lengths{};
 };
@@ -126,18 +127,19 @@ struct RowStatistics {
 
 /// What goes out; an empty view is not computed. Asking for more never changes a bit of the rest.
 struct Outputs {
-  View<void> out{};      ///< {B, Hq, L, Dv}, packed {total queries, Hq, Dv}; the query's type; written completely
-  View<void> lse{};      ///< {B, Hq, L}, packed {total queries, Hq}; natural log, includes the sink; float32, of float64 input float64
+  View<void> out{};  ///< {B, Hq, L, Dv}, packed {total queries, Hq, Dv}; the query's type; written completely
+  View<void>
+      lse{};  ///< {B, Hq, L}, packed {total queries, Hq}; natural log, includes the sink; float32, of float64 input float64
   View<void> row_max{};  ///< the kernel's own maximum and sum of each row, like lse, for observe() and a backward pass:
   View<void> row_sum{};  ///< w = exp(s - row_max) / row_sum with exactly the forward's roundings
   RowStatistics rows{};
 
   // Whole matrices, for small inputs and interchange: {B, Hq, L, S}, or {B, Hq, n, S} for chosen rows. Like lse in type.
   // Of packed batches L and S are the longest. Rows and columns that do not exist: weight 0, score -inf.
-  View<void> weights{};          ///< before dropout, without the sink
-  View<void> raw_scores{};       ///< scale * q k
-  View<void> modified_scores{};  ///< after the modifiers, before the masks
-  View<void> masked_scores{};    ///< after the masks: -inf where hidden
+  View<void> weights{};               ///< before dropout, without the sink
+  View<void> raw_scores{};            ///< scale * q k
+  View<void> modified_scores{};       ///< after the modifiers, before the masks
+  View<void> masked_scores{};         ///< after the masks: -inf where hidden
   View<const int32_t> matrix_rows{};  ///< {n}: the rows that these four have; absent: all
 };
 
@@ -152,8 +154,10 @@ struct RowSums {
 };
 /// One more sweep, over finished weights; `out` is not touched. Observers: a struct of one's own (see ObserverRef), or
 /// those of qkv/observers.h. Same bits for any number of threads.
-QKV_EXPORT void observe(const Attention&, const Inputs&, const RowSums&, std::span<const ObserverRef> observers, const Call& = {});
-inline void observe(const Attention& a, const Inputs& in, const RowSums& sums, std::initializer_list<ObserverRef> who, const Call& call = {}) {
+QKV_EXPORT void observe(const Attention&, const Inputs&, const RowSums&, std::span<const ObserverRef> observers,
+                        const Call& = {});
+inline void observe(const Attention& a, const Inputs& in, const RowSums& sums, std::initializer_list<ObserverRef> who,
+                    const Call& call = {}) {
   observe(a, in, sums, std::span(who.begin(), who.size()), call);
 }
 
@@ -167,10 +171,10 @@ struct Path {
   int64_t work_items = 0;       ///< what threads share
   int64_t scratch_bytes = 0;    ///< at most, for the executor of the call; statistics and matrices come on top
   int64_t visited_tiles = 0, full_tiles = 0, skipped_tiles = 0;  ///< tiles of queries times blocks of keys
-  int64_t visible_pairs = 0;    ///< of a query and a key, over all heads
-  std::string reason;           ///< one sentence
+  int64_t visible_pairs = 0;                                     ///< of a query and a key, over all heads
+  std::string reason;                                            ///< one sentence
 };
-QKV_EXPORT Path find_path(const Attention&, const Inputs&, const Call& = {});             ///< checks like forward()
+QKV_EXPORT Path find_path(const Attention&, const Inputs&, const Call& = {});            ///< checks like forward()
 QKV_EXPORT std::string explain_path(const Attention&, const Inputs&, const Call& = {});  ///< the same as text
 
 /// Words that parse() understands beside the built-in ones. There is no global registry.
@@ -183,11 +187,13 @@ class Vocabulary {
     void (*add)(Attention&, std::string_view arguments);
   };
   template <class P> Vocabulary& pattern() {
-    words_.push_back({P::kName, Stage::kVisible, [](Attention& a, std::string_view args) { a.visible(from_text<P>(args)); }});
+    words_.push_back(
+        {P::kName, Stage::kVisible, [](Attention& a, std::string_view args) { a.visible(from_text<P>(args)); }});
     return *this;
   }
   template <class M> Vocabulary& modifier() {
-    words_.push_back({M::kName, Stage::kScore, [](Attention& a, std::string_view args) { a.score(from_text<M>(args)); }});
+    words_.push_back(
+        {M::kName, Stage::kScore, [](Attention& a, std::string_view args) { a.score(from_text<M>(args)); }});
     return *this;
   }
   std::span<const Word> words() const { return words_; }
@@ -207,7 +213,8 @@ QKV_EXPORT void expect_no_argument(std::string_view rest);
 
 template <class P> P Vocabulary::from_text(std::string_view args) {
   P policy{};
-  if constexpr (detail::kHasFields<P>) std::apply([&](auto&... f) { (detail::take_argument(args, f), ...); }, policy.fields());
+  if constexpr (detail::kHasFields<P>)
+    std::apply([&](auto&... f) { (detail::take_argument(args, f), ...); }, policy.fields());
   detail::expect_no_argument(args);
   return policy;
 }

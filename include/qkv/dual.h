@@ -14,8 +14,7 @@ template <class T, int N> struct Dual {
 
   Dual() = default;
   template <class U>
-    requires std::is_arithmetic_v<U>
-  Dual(U v) : value(T(v)) {}
+  requires std::is_arithmetic_v<U> Dual(U v) : value(T(v)) {}
 
   /// f(this), where f has this value and this derivative here.
   Dual chain(T f, T df) const {

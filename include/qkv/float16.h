@@ -23,7 +23,7 @@ constexpr uint16_t half_of_float(float f) {
   const uint16_t sign = uint16_t(bits >> 16 & 0x8000u);
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return uint16_t(sign | 0x7E00u | (magnitude >> 13 & 0x3FFu));
-  if (magnitude >= 0x477FF000u) return uint16_t(sign | 0x7C00u);  // 65520 and above round to infinity
+  if (magnitude >= 0x477FF000u) return uint16_t(sign | 0x7C00u);   // 65520 and above round to infinity
   if (magnitude < 0x38800000u) {                                   // below 2^-14: a multiple of 2^-24
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;  // its last mantissa bit weighs 2^-24
     return uint16_t(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000u));

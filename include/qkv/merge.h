@@ -18,6 +18,7 @@ struct Partial {
 /// in the order given. sinks {Hq}, absent: none; it is counted once, here, so the parts are computed without. out and lse
 /// as in forward(). A part that saw nothing (lse -inf) adds nothing, whatever its `out` holds. No parts: out 0.
 /// Throws ShapeError, DtypeError.
-QKV_EXPORT void merge_partials(std::span<const Partial> parts, View<const void> sinks, View<void> out, View<void> lse, const Call& = {});
+QKV_EXPORT void merge_partials(std::span<const Partial> parts, View<const void> sinks, View<void> out, View<void> lse,
+                               const Call& = {});
 
 }  // namespace qkv

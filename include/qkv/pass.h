@@ -40,7 +40,7 @@ using Stretches = std::vector<KeyRange>;
 /// Some queries against some keys. One stride is 1: that axis holds the lanes and is padded to a multiple of 8.
 /// Padding repeats the last real site, so that reading by site is always in range; what is written there is ignored.
 struct Sites {
-  int32_t rows, keys;                 // real ones
+  int32_t rows, keys;  // real ones
   int32_t row_stride, key_stride;
   int32_t batch;
   const int32_t *head, *row, *query;  // {rows, padded}: heads of a group may share a tile
@@ -125,7 +125,8 @@ class QKV_EXPORT Pattern {
   const About& about() const { return about_; }
   virtual bool exact() const = 0;
   virtual KeyRange keys(const Row&) const = 0;
-  virtual void visit(std::span<const Row>, Stretches&) const;   ///< optional, for patterns that are not exact: makes them faster
+  virtual void visit(std::span<const Row>,
+                     Stretches&) const;  ///< optional, for patterns that are not exact: makes them faster
   virtual bool has_visit() const;
   virtual void hide(const Sites&, uint8_t* visible) const = 0;  ///< visible &= sees; for patterns that are not exact
   virtual bool sees(Site) const = 0;                            ///< the specification, for oracle and tests

@@ -24,9 +24,7 @@ constexpr int32_t clamp_column(int64_t column) {
 struct Causal {
   static constexpr std::string_view kName = "causal";
   static constexpr bool kReadsHead = false;
-  KeyRange keys(Row r) const {
-    return {r.present.first, detail::clamp_column(int64_t{r.query} - r.key_start + 1)};
-  }
+  KeyRange keys(Row r) const { return {r.present.first, detail::clamp_column(int64_t{r.query} - r.key_start + 1)}; }
 };
 
 /// Query p sees p - left <= j <= p + right; -1 is unlimited. The "window W" of model files (W keys with itself) is
@@ -36,6 +34,9 @@ struct Window {
   static constexpr std::string_view kName = "window";
   static constexpr bool kReadsHead = false;
   int left = -1, right = -1;
+  const char* fault() const {
+    return left < -1 || right < -1 ? "expected distances of 0 and more, or -1 for no limit" : nullptr;
+  }
   KeyRange keys(Row r) const {
     const int64_t here = int64_t{r.query} - r.key_start;
     return {left < 0 ? r.present.first : detail::clamp_column(here - left),
@@ -81,7 +82,12 @@ struct IgnoreMask {
 struct SoftCap {
   static constexpr std::string_view kName = "softcap";
   static constexpr bool kReadsHead = false, kReadsPositions = false;
-  float cap = 0;
+  double cap = 0;
+  const char* fault() const {
+    return float(cap) > 0 && std::isfinite(float(cap))
+               ? nullptr
+               : "expected a number above 0, within float32; leave it out for no cap";
+  }
   auto operator()(auto score, Site) const {
     using std::tanh;
     return tanh(score / cap) * cap;
@@ -105,7 +111,9 @@ struct Bias {
   static constexpr std::string_view kName = "bias";
   static constexpr bool kReadsPositions = false;
   Parameter bias{"bias"};
-  auto operator()(auto score, Site at, auto& read) const { return score + read(bias, at.batch, at.head, at.row, at.column); }
+  auto operator()(auto score, Site at, auto& read) const {
+    return score + read(bias, at.batch, at.head, at.row, at.column);
+  }
   auto parameters() { return std::tie(bias); }
 };
 

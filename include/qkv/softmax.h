@@ -14,9 +14,11 @@ namespace qkv {
 QKV_EXPORT void softmax(View<const void> x, View<void> y, int axis = -1, View<const bool> keep = {}, const Call& = {});
 
 /// y = x - log_sum_exp(x) along `axis`; -inf where `keep` is false. Otherwise like softmax.
-QKV_EXPORT void log_softmax(View<const void> x, View<void> y, int axis = -1, View<const bool> keep = {}, const Call& = {});
+QKV_EXPORT void log_softmax(View<const void> x, View<void> y, int axis = -1, View<const bool> keep = {},
+                            const Call& = {});
 
 /// y = log(sum(exp(x))) along `axis`, -inf of nothing. y: the shape of x with size 1 at `axis`.
-QKV_EXPORT void log_sum_exp(View<const void> x, View<void> y, int axis = -1, View<const bool> keep = {}, const Call& = {});
+QKV_EXPORT void log_sum_exp(View<const void> x, View<void> y, int axis = -1, View<const bool> keep = {},
+                            const Call& = {});
 
 }  // namespace qkv

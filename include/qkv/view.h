@@ -15,10 +15,26 @@ namespace qkv {
 
 /// Element types that a tensor may have when it arrives. Attention computes with the four floating ones.
 enum class DType : uint8_t {
-  kFloat32, kFloat64, kFloat16, kBFloat16, kBool, kInt8, kInt16, kInt32, kInt64, kUInt8, kUInt16, kUInt32, kUInt64
+  kFloat32,
+  kFloat64,
+  kFloat16,
+  kBFloat16,
+  kBool,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kUInt16,
+  kUInt32,
+  kUInt64
 };
 
-template <class T> inline constexpr DType kDType = [] { static_assert(sizeof(T) == 0, "qkv: no tensor has this element type"); return DType{}; }();
+template <class T>
+inline constexpr DType kDType = [] {
+  static_assert(sizeof(T) == 0, "qkv: no tensor has this element type");
+  return DType{};
+}();
 template <> inline constexpr DType kDType<float> = DType::kFloat32;
 template <> inline constexpr DType kDType<double> = DType::kFloat64;
 template <> inline constexpr DType kDType<float16> = DType::kFloat16;
@@ -33,9 +49,9 @@ template <> inline constexpr DType kDType<uint16_t> = DType::kUInt16;
 template <> inline constexpr DType kDType<uint32_t> = DType::kUInt32;
 template <> inline constexpr DType kDType<uint64_t> = DType::kUInt64;
 
-QKV_EXPORT const char* name(DType);      ///< "float32", "bfloat16", ...
-QKV_EXPORT size_t size_of(DType);        ///< bytes of one element
-QKV_EXPORT bool is_floating(DType);      ///< the four types that attention computes with
+QKV_EXPORT const char* name(DType);  ///< "float32", "bfloat16", ...
+QKV_EXPORT size_t size_of(DType);    ///< bytes of one element
+QKV_EXPORT bool is_floating(DType);  ///< the four types that attention computes with
 
 inline constexpr int kMaxRank = 4;
 using Extents = std::array<int64_t, kMaxRank>;  ///< of unused axes: size 1, stride 0
@@ -87,8 +103,8 @@ template <class Void> struct ErasedView : Layout {
   ErasedView() = default;
   ErasedView(Void* first, DType type, const Layout& layout) : Layout(layout), data(first), dtype(type) {}
   template <class T>
-    requires(std::is_convertible_v<T*, Void*> && !std::is_void_v<T>)
-  ErasedView(View<T> v) : Layout(v), data(v.data), dtype(kDType<std::remove_const_t<T>>) {}
+  requires(std::is_convertible_v<T*, Void*> && !std::is_void_v<T>) ErasedView(View<T> v)
+      : Layout(v), data(v.data), dtype(kDType<std::remove_const_t<T>>) {}
 
   /// The typed view. The caller has looked at `dtype`.
   template <class T> View<T> as() const { return {static_cast<T*>(data), *this}; }
@@ -96,9 +112,7 @@ template <class Void> struct ErasedView : Layout {
 };
 }  // namespace detail
 
-template <> struct View<const void> : detail::ErasedView<const void> {
-  using ErasedView::ErasedView;
-};
+template <> struct View<const void> : detail::ErasedView<const void> { using ErasedView::ErasedView; };
 template <> struct View<void> : detail::ErasedView<void> {
   using ErasedView::ErasedView;
   operator View<const void>() const { return {data, dtype, *this}; }

@@ -20,13 +20,14 @@ RowsOf rows_of(View<const void> v, bool packed, bool flat) {
   return r;
 }
 
-Bound::Bound(const Attention& a, const Inputs& in, CallArena& arena, const char* function) : attention(a), inputs(in) {
+Bound::Bound(const Attention& a, const Inputs& in, CallArena& arena, const char* function, Values values)
+    : attention(a), inputs(in) {
   check::names(function, a, in);
-  check::shapes(function, in, *this);
+  const View<const void> value_view = check::shapes(function, in, values, *this);
   tiled = a.heads() == HeadMapping::kTiled;
   query = rows_of(in.query, packed, false);
   key = rows_of(in.key, packed, false);
-  value = rows_of(in.value, packed, false);
+  value = rows_of(value_view, packed, false);
   entries = check::entries(function, a, in, *this, arena);
   longest_query = packed ? 0 : in.query.shape[2];
   longest_key = packed ? 0 : in.key.shape[2];
@@ -66,7 +67,8 @@ Bound::Bound(const Attention& a, const Inputs& in, CallArena& arena, const char*
 
 double Bound::sink(int head) const {
   const int64_t at = sinks.offset(head);
-  return sinks.dtype == DType::kFloat64 ? static_cast<const double*>(sinks.data)[at] : double(static_cast<const float*>(sinks.data)[at]);
+  return sinks.dtype == DType::kFloat64 ? static_cast<const double*>(sinks.data)[at]
+                                        : double(static_cast<const float*>(sinks.data)[at]);
 }
 
 KeyRange Bound::range(int batch, int head, int row) const {
@@ -99,10 +101,11 @@ bool Bound::sees(Site at) const {
   return true;
 }
 
-RowsOf check_output(const Bound& b, View<const void> v, const char* function, const char* name, DType type, int64_t last) {
+RowsOf check_output(const Bound& b, View<const void> v, const char* function, const char* name, DType type,
+                    int64_t last) {
   if (!v) return {};
   check::data(function, name, v);
-  if (v.dtype != type) dtype_error("{}: {} has type {}, expected {}", function, name, v.dtype, type);
+  if (v.dtype != type) dtype_error("{}: {} has type {}, expected {}; allocate it so", function, name, v.dtype, type);
   const int64_t total = b.packed ? b.inputs.query.shape[0] : 0;
   Extents want{1, 1, 1, 1};
   int rank = 0;
@@ -116,7 +119,8 @@ RowsOf check_output(const Bound& b, View<const void> v, const char* function, co
   }
   if (last >= 0) want[rank++] = last;
   Layout expected{std::span<const int64_t>(want.data(), size_t(rank))};
-  if (v.rank != rank || v.shape != expected.shape) shape_error("{}: {} has shape {}, expected {}", function, name, v, expected);
+  if (v.rank != rank || v.shape != expected.shape)
+    shape_error("{}: {} has shape {}, expected {}; allocate it so", function, name, v, expected);
   return rows_of(v, b.packed, last < 0);
 }
 

@@ -10,16 +10,16 @@ namespace qkv {
 
 /// One sequence of the batch.
 struct Entry {
-  int32_t queries, keys;          ///< rows and columns that exist
-  int32_t offset, key_start;      ///< positions of row 0 and of column 0
-  int64_t first_query, first_key; ///< where it starts in a packed tensor; 0 otherwise
+  int32_t queries, keys;           ///< rows and columns that exist
+  int32_t offset, key_start;       ///< positions of row 0 and of column 0
+  int64_t first_query, first_key;  ///< where it starts in a packed tensor; 0 otherwise
 };
 
 /// A tensor of rows: where row i of head h of entry b begins, whatever the layout.
 struct RowsOf {
   std::byte* data = nullptr;
   DType type = DType::kFloat32;
-  int64_t element = 4;            ///< bytes
+  int64_t element = 4;                               ///< bytes
   int64_t batch = 0, head = 0, row = 0, column = 0;  ///< strides in elements
 
   explicit operator bool() const { return data != nullptr; }
@@ -28,8 +28,11 @@ struct RowsOf {
 /// The same view with its axes by name. Rank 4 {B, H, L, X}, packed rank 3 {T, H, X}; without the last axis where `flat`.
 RowsOf rows_of(View<const void> v, bool packed, bool flat);
 
+/// Whether a call reads values. Where it does not and there are none, they have no columns.
+enum class Values : bool { kNeeded, kOptional };
+
 struct Bound {
-  Bound(const Attention&, const Inputs&, CallArena&, const char* function);
+  Bound(const Attention&, const Inputs&, CallArena&, const char* function, Values = Values::kOptional);
 
   bool is_double() const { return query.type == DType::kFloat64; }
   int batch() const { return int(entries.size()); }

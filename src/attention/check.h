@@ -8,8 +8,9 @@ namespace qkv::check {
 
 /// A view is usable: there is data behind it, aligned to its elements.
 void data(const char* function, const char* name, View<const void>);
-/// query, key and value: rank, types, heads, sizes. Fills the sizes of `b`.
-void shapes(const char* function, const Inputs&, Bound& b);
+/// query, key and value: rank, types, heads, sizes. Fills the sizes of `b`. Returns the values: those of the inputs, or, where
+/// none are given and none are needed, values without columns.
+View<const void> shapes(const char* function, const Inputs&, Values, Bound& b);
 /// Where each sequence lies and where it stands. Throws where an alignment is needed and none is given.
 std::span<const Entry> entries(const char* function, const Attention&, const Inputs&, const Bound&, CallArena&);
 /// Masks, bias, slopes, sinks, documents: type and shape.

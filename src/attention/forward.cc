@@ -7,6 +7,7 @@
 #include "attention/forward.h"
 #include "attention/mask_band.h"
 #include "attention/matrices.h"
+#include "attention/overlap.h"
 #include "attention/plan.h"
 #include "attention/row_statistics.h"
 #include "attention/tile_state.h"
@@ -98,7 +99,8 @@ template <class T> class Forward {
   /// One unit of a slot, all chunks or one.
   void item(int64_t number) {
     const Slot& slot = plan_.slot_of_item(number);
-    const int unit = int((number - slot.first_item) / slot.chunks), chunk = int((number - slot.first_item) % slot.chunks);
+    const int unit = int((number - slot.first_item) / slot.chunks),
+              chunk = int((number - slot.first_item) % slot.chunks);
     const Workspace::Impl::Lease lease(workspace_, scratch_bytes());
     Carver carver(lease.data());
     TileState<T>* states = nullptr;
@@ -215,7 +217,8 @@ template <class T> int64_t scratch_as(const Bound& b, const Plan& plan, const Ca
   return int64_t(f.shared_bytes()) + Forward<T>::leases(call, plan) * int64_t(f.scratch_bytes());
 }
 
-template <class T> void forward_as(const Bound& b, const Outputs& outputs, const Call& call, Workspace::Impl& workspace) {
+template <class T>
+void forward_as(const Bound& b, const Outputs& outputs, const Call& call, Workspace::Impl& workspace) {
   Targets to(b, outputs);
   const Matrices<T> matrices(b, outputs);
   matrices.ask_for_sums(workspace, to.row_max, to.row_sum);
@@ -236,7 +239,8 @@ void forward(const Attention& a, const Inputs& in, const Outputs& outputs, const
   Workspace::Impl& workspace = workspace_of.impl();
   const CallArena::Scope scope(workspace.arena);
   stop_point(call.stop);
-  const Bound b(a, in, workspace.arena, "forward");
+  const Bound b(a, in, workspace.arena, "forward", outputs.out ? Values::kNeeded : Values::kOptional);
+  check::apart("forward", in, outputs);
   if (b.is_double()) forward_as<double>(b, outputs, call, workspace);
   else forward_as<float>(b, outputs, call, workspace);
 }

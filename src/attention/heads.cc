@@ -11,7 +11,12 @@
 namespace qkv {
 namespace {
 
-template <class Any> Any split(Any x, int64_t heads) {
+/// 2^(-8k/n) for k = 1..n; n is a power of two.
+double slope_of_power(int k, int n) { return std::exp2(-8.0 * k / n); }
+
+}  // namespace
+
+Layout detail::split_heads(const Layout& x, int64_t heads) {
   if (x.rank != 3) shape_error("split_heads: x has shape {}, expected {{batch, length, heads * size}}", x);
   if (heads < 1 || x.shape[2] % heads != 0)
     shape_error("split_heads: x has shape {} and {} heads are wanted; its last axis must be a multiple of them", x,
@@ -19,16 +24,8 @@ template <class Any> Any split(Any x, int64_t heads) {
   const int64_t size = x.shape[2] / heads;
   const int64_t sizes[] = {x.shape[0], heads, x.shape[1], size};
   const int64_t steps[] = {x.strides[0], size * x.strides[2], x.strides[1], x.strides[2]};
-  return {x.data, x.dtype, Layout(sizes, steps)};
+  return Layout(sizes, steps);
 }
-
-/// 2^(-8k/n) for k = 1..n; n is a power of two.
-double slope_of_power(int k, int n) { return std::exp2(-8.0 * k / n); }
-
-}  // namespace
-
-View<const void> split_heads(View<const void> x, int64_t heads) { return split(x, heads); }
-View<void> split_heads(View<void> x, int64_t heads) { return split(x, heads); }
 
 void merge_heads(View<const void> x, View<void> y) {
   if (x.rank != 4) shape_error("merge_heads: x has shape {}, expected {{batch, heads, length, size}}", x);

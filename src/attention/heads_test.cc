@@ -29,6 +29,13 @@ TEST(Heads, SplitIsAViewOfTheSameMemory) {
   EXPECT_EQ(split.data, x.view().data);
 }
 
+TEST(Heads, SplitKeepsTheTypeOfTheView) {
+  float x[] = {1, 2, 3, 4, 5, 6};
+  const View<float> split = split_heads(View<float>(x, {1, 3, 2}), 2);
+  split(0, 1, 2, 0) = 7;
+  EXPECT_EQ(x[5], 7);
+}
+
 TEST(Heads, MergeIsTheInverseOfSplitInEveryPlacement) {
   for (Placement placement : testing::kPlacements) {
     for (DType type : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {

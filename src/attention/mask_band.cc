@@ -74,6 +74,7 @@ size_t MaskBand::fill(const Bound& b, const Plan& plan, size_t first, const Call
     plan.tile(b, s.batch, int(of_slot / s.tiles), s.first_tile + int(of_slot % s.tiles), t);
     const TileMask& mask = tiles_[number];
     for (int32_t i = 0; i < mask.blocks; ++i) {
+      stop_point(call.stop);
       const KeyRange columns = columns_of_block(b.entries[size_t(s.batch)], mask.first_block + i);
       parts_[mask.at + i] = look(b, t, columns, words_ + (mask.at + i) * kernels::kKeyBlock);
     }

@@ -15,7 +15,8 @@ class MaskBand {
   /// Looks at the tiles of slots [first, returned); all of them where nothing is stored.
   size_t fill(const Bound&, const Plan&, size_t first, const Call&);
   /// What a tile visits of a block, and the words of a partial part; `scratch` {kKeyBlock} is for those that are not stored.
-  Part part(const Bound&, const Slot&, int unit, int n, const RowTile&, int32_t block, uint64_t* scratch, kernels::Words& words) const;
+  Part part(const Bound&, const Slot&, int unit, int n, const RowTile&, int32_t block, uint64_t* scratch,
+            kernels::Words& words) const;
 
  private:
   struct TileMask {
@@ -23,7 +24,9 @@ class MaskBand {
     int64_t at;  ///< of its first block in parts_ and words_
   };
   int64_t total_blocks(const Plan&, const Bound&) const;
-  static int units(const Bound& b, const Plan& p, int batch) { return b.masks_read_head ? p.units(batch) : p.units(batch) > 0; }
+  static int units(const Bound& b, const Plan& p, int batch) {
+    return b.masks_read_head ? p.units(batch) : p.units(batch) > 0;
+  }
   int64_t tile_number(const Bound& b, const Plan& p, const Slot& s, int unit, int n) const {
     return first_tile_[&s - p.slots.data()] + int64_t{b.masks_read_head ? unit : 0} * s.tiles + n;
   }

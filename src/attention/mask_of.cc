@@ -6,6 +6,7 @@
 #include "attention/bind.h"
 #include "attention/check.h"
 #include "core/format.h"
+#include "core/parallel.h"
 #include "qkv/masks.h"
 
 namespace qkv {
@@ -56,33 +57,34 @@ void check_result(const char* function, const char* name, View<const void> v, co
                  b.patterns.size() + b.hiding.size(), std::numeric_limits<uint8_t>::max() - kFirstRule);
 }
 
-/// write(b, h, i, j, rule) for every pair of the result.
-template <class F> void for_each_pair(const Bound& bound, F&& write) {
-  for (int b = 0; b < bound.batch(); ++b) {
+/// write(b, h, i, j, rule) for every pair of the result. Rows are work items.
+template <class F> void for_each_pair(const Bound& bound, const Call& call, F&& write) {
+  const int64_t rows_of_entry = bound.query_heads * bound.longest_query;
+  parallel(call, bound.batch() * rows_of_entry, [&](int64_t item) {
+    const int b = int(item / rows_of_entry), h = int(item % rows_of_entry / bound.longest_query);
+    const int i = int(item % bound.longest_query);
     const Entry& e = bound.entries[size_t(b)];
-    for (int h = 0; h < bound.query_heads; ++h)
-      for (int i = 0; i < bound.longest_query; ++i)
-        for (int j = 0; j < bound.longest_key; ++j) {
-          const bool exists = i < e.queries && j < e.keys;
-          write(b, h, i, j, exists ? rule_of(bound, {b, h, i, j, e.offset + i, e.key_start + j}) : kNoColumn);
-        }
-  }
+    for (int j = 0; j < bound.longest_key; ++j) {
+      const bool exists = i < e.queries && j < e.keys;
+      write(b, h, i, j, exists ? rule_of(bound, {b, h, i, j, e.offset + i, e.key_start + j}) : kNoColumn);
+    }
+  });
 }
 
 }  // namespace
 
-void keep_mask_of(const Attention& attention, const Inputs& inputs, View<bool> keep) {
+void keep_mask_of(const Attention& attention, const Inputs& inputs, View<bool> keep, const Call& call) {
   CallArena arena;
   const Bound bound(attention, inputs, arena, "keep_mask_of");
   check_result("keep_mask_of", "keep", View<const bool>(keep), bound);
-  for_each_pair(bound, [&](int b, int h, int i, int j, uint8_t rule) { keep(b, h, i, j) = rule == kVisible; });
+  for_each_pair(bound, call, [&](int b, int h, int i, int j, uint8_t rule) { keep(b, h, i, j) = rule == kVisible; });
 }
 
-void hiding_rule_of(const Attention& attention, const Inputs& inputs, View<uint8_t> rule) {
+void hiding_rule_of(const Attention& attention, const Inputs& inputs, View<uint8_t> rule, const Call& call) {
   CallArena arena;
   const Bound bound(attention, inputs, arena, "hiding_rule_of");
   check_result("hiding_rule_of", "rule", View<const uint8_t>(rule), bound);
-  for_each_pair(bound, [&](int b, int h, int i, int j, uint8_t which) { rule(b, h, i, j) = which; });
+  for_each_pair(bound, call, [&](int b, int h, int i, int j, uint8_t which) { rule(b, h, i, j) = which; });
 }
 
 }  // namespace qkv

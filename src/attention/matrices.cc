@@ -32,11 +32,13 @@ template <class T> Matrices<T>::Matrices(const Bound& b, const Outputs& o) : b_(
   rows_ = b.longest_query;
   if (chosen_) {
     check::data("forward", "matrix_rows", chosen_);
-    if (chosen_.rank != 1) shape_error("forward: matrix_rows has shape {}, expected {{n}}", chosen_);
+    if (chosen_.rank != 1)
+      shape_error("forward: matrix_rows has shape {}, expected {{n}}; pass the numbers of the rows", chosen_);
     rows_ = chosen_.shape[0];
     for (int64_t i = 0; i < rows_; ++i)
       if (chosen_(i) < 0 || chosen_(i) >= b.longest_query)
-        option_error("forward: matrix_rows[{}] is {}, expected 0 to {}, a row of query", i, chosen_(i), b.longest_query - 1);
+        option_error("forward: matrix_rows[{}] is {}, expected 0 to {}, a row of query; leave it out for all rows", i,
+                     chosen_(i), b.longest_query - 1);
   }
   weights_ = check(o.weights, "weights");
   raw_ = check(o.raw_scores, "raw_scores");
@@ -49,7 +51,8 @@ template <class T> RowsOf Matrices<T>::check(View<const void> v, const char* nam
   check::data("forward", name, v);
   if (v.dtype != kDType<T>) dtype_error("forward: {} has type {}, expected {}", name, v.dtype, kDType<T>);
   const Extents want{b_.batch(), b_.query_heads, rows_, b_.longest_key};
-  if (v.rank != 4 || v.shape != want) shape_error("forward: {} has shape {}, expected {}", name, v, Layout{std::span(want)});
+  if (v.rank != 4 || v.shape != want)
+    shape_error("forward: {} has shape {}, expected {}", name, v, Layout{std::span(want)});
   return rows_of(v, false, false);
 }
 
@@ -61,12 +64,15 @@ template <class T> void Matrices<T>::ask_for_sums(Workspace::Impl& workspace, Ro
   for (RowsOf* to : {&row_max, &row_sum}) {
     if (*to) continue;
     T* first = memory + (to == &row_max ? 0 : n);
-    const View<void> v = b_.packed ? View<T>(first, {rows, b_.query_heads}) : View<T>(first, {b_.batch(), b_.query_heads, b_.longest_query});
+    const View<void> v = b_.packed ? View<T>(first, {rows, b_.query_heads})
+                                   : View<T>(first, {b_.batch(), b_.query_heads, b_.longest_query});
     *to = rows_of(v, b_.packed, true);
   }
 }
 
-template <class T> void Matrices<T>::write(Workspace::Impl& workspace, const RowsOf& row_max, const RowsOf& row_sum, const Call& call) const {
+template <class T>
+void Matrices<T>::write(Workspace::Impl& workspace, const RowsOf& row_max, const RowsOf& row_sum,
+                        const Call& call) const {
   if (!wanted()) return;
   const int64_t tile = steps_.prefill.query_tile, tiles = (rows_ + tile - 1) / tile;
   Carver size;
@@ -127,7 +133,8 @@ void Matrices<T>::write_tile(TileState<T>& state, BlockScratch<T>& scratch, int6
 }
 
 template <class T>
-void Matrices<T>::write_weights(TileState<T>& state, BlockScratch<T>& scratch, int64_t first_row, int32_t block, const T* m, const T* l) const {
+void Matrices<T>::write_weights(TileState<T>& state, BlockScratch<T>& scratch, int64_t first_row, int32_t block,
+                                const T* m, const T* l) const {
   const RowTile& t = state.tile;
   const Part part = look(b_, t, columns_of_block(b_.entries[size_t(t.batch)], block), scratch.words);
   if (part.cover == Cover::kHidden) return;
@@ -172,7 +179,8 @@ void Matrices<T>::put(const RowsOf& to, const RowTile& t, int64_t first_row, int
   steps_.rows.store(by_row, kBlock, t.rows, keys, at, to.type, to.row, to.column);
 }
 
-template <class T> void Matrices<T>::fill(const RowsOf& to, int batch, int head, int64_t first_row, int64_t rows, T value) const {
+template <class T>
+void Matrices<T>::fill(const RowsOf& to, int batch, int head, int64_t first_row, int64_t rows, T value) const {
   if (!to) return;
   for (int64_t i = first_row; i < first_row + rows; ++i) {
     T* row = static_cast<T*>(to.at(batch, head, i));

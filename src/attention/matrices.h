@@ -19,10 +19,12 @@ template <class T> class Matrices {
 
  private:
   RowsOf check(View<const void>, const char* name) const;
-  void write_tile(TileState<T>&, BlockScratch<T>&, int64_t first_row, const RowsOf& row_max, const RowsOf& row_sum, const Call&) const;
+  void write_tile(TileState<T>&, BlockScratch<T>&, int64_t first_row, const RowsOf& row_max, const RowsOf& row_sum,
+                  const Call&) const;
   void write_weights(TileState<T>&, BlockScratch<T>&, int64_t first_row, int32_t block, const T* m, const T* l) const;
   void write_scores(TileState<T>&, BlockScratch<T>&, int64_t first_row, int32_t block) const;
-  void put(const RowsOf& to, const RowTile&, int64_t first_row, int32_t first_column, int keys, const T* s, BlockScratch<T>&) const;
+  void put(const RowsOf& to, const RowTile&, int64_t first_row, int32_t first_column, int keys, const T* s,
+           BlockScratch<T>&) const;
   void fill(const RowsOf& to, int batch, int head, int64_t first_row, int64_t rows, T value) const;
 
   const Bound& b_;

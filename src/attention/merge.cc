@@ -34,6 +34,7 @@ struct Merge {
 int64_t offset_at(const Layout& layout, const Extents& i) { return layout.offset(i[0], i[1], i[2], i[3]); }
 
 void check_sums(const std::string& name, View<const void> lse, const Layout& expected) {
+  if (!lse) option_error("{}: {} is missing; ask forward() for it and pass it on", kName, name);
   if (lse.dtype != DType::kFloat32 && lse.dtype != DType::kFloat64)
     dtype_error("{}: {} has type {}, expected float32 or float64, as forward() gives it", kName, name, lse.dtype);
   if (lse.rank != expected.rank || lse.shape != expected.shape)
@@ -42,6 +43,7 @@ void check_sums(const std::string& name, View<const void> lse, const Layout& exp
 }
 
 void check_rows(const std::string& name, View<const void> out, const Layout& expected) {
+  if (!out) option_error("{}: {} is missing; pass a view", kName, name);
   if (!is_floating(out.dtype))
     dtype_error("{}: {} has type {}, expected float32, float64, float16 or bfloat16; convert it", kName, name,
                 out.dtype);
@@ -61,6 +63,7 @@ void check_sinks(View<const void> sinks, int64_t heads) {
 }
 
 Merge check_call(std::span<const Partial> parts, View<const void> sinks, View<void> out, View<void> lse) {
+  if (!out) option_error("{}: out is missing; pass a view", kName);
   if (out.rank < 3)
     shape_error(
         "{}: out has shape {}, expected {{batch, heads, queries, size}}, or {{queries, heads, size}} of packed batches",
@@ -122,8 +125,8 @@ template <class T> void merge_row(const Merge& m, const Extents& at, T* sum, T* 
 }
 
 template <class T> void merge(const Merge& m, const Call& call) {
-  Workspace own;
-  Workspace::Impl& workspace = (call.workspace ? *call.workspace : own).impl();
+  WorkspaceOf workspace_of(call);
+  Workspace::Impl& workspace = workspace_of.impl();
   parallel(call, (m.rows + kRowsOfAnItem - 1) / kRowsOfAnItem, [&](int64_t item) {
     const Workspace::Impl::Lease lease(workspace, size_t(2 * m.width) * sizeof(T));
     T* scratch = static_cast<T*>(lease.data());

@@ -132,6 +132,19 @@ TEST(MergePartials, WritesNoSumWhereNoneIsAskedFor) {
   EXPECT_EQ(out.get(0), 4);
 }
 
+TEST(MergePartialsErrors, NameWhatIsMissing) {
+  const Tensor part(DType::kFloat32, {1, 2, 3, 4}), sum(DType::kFloat32, {1, 2, 3});
+  Tensor out(DType::kFloat32, {1, 2, 3, 4});
+  const auto merge = [&](Partial second, View<void> to) {
+    const Partial parts[] = {{part.view(), sum.view()}, second};
+    return message_of<OptionError>([&] { merge_partials(parts, {}, to, {}); });
+  };
+  EXPECT_EQ(merge({part.view(), {}}, out.view()),
+            "merge_partials: parts[1].lse is missing; ask forward() for it and pass it on");
+  EXPECT_EQ(merge({{}, sum.view()}, out.view()), "merge_partials: parts[1].out is missing; pass a view");
+  EXPECT_EQ(merge({part.view(), sum.view()}, {}), "merge_partials: out is missing; pass a view");
+}
+
 TEST(MergePartialsErrors, NameThePartExpectedAndGot) {
   const Tensor good(DType::kFloat32, {1, 2, 3, 4}), sum(DType::kFloat32, {1, 2, 3}), sinks(DType::kFloat32, {3});
   const Tensor narrow(DType::kFloat32, {1, 2, 3, 5}), half(DType::kFloat16, {1, 2, 3}),

@@ -72,13 +72,14 @@ template <class T> class Sweep {
     for (int32_t first = begin; first < end; first += kBlock)
       for (int32_t row = 0; row < e.queries; row += tile) {
         stop_point(call_.stop);
-        make_tile(b_, batch, b_.key_head(head), b_.tiled ? head / b_.key_heads : head % group, 1, row, std::min(tile, e.queries - row),
-                  steps_.prefill.vector, state.tile);
+        make_tile(b_, batch, b_.key_head(head), b_.tiled ? head / b_.key_heads : head % group, 1, row,
+                  std::min(tile, e.queries - row), steps_.prefill.vector, state.tile);
         show(state, scratch, {first, std::min(first + kBlock, end)}, observers);
       }
   }
 
-  void show(TileState<T>& state, BlockScratch<T>& scratch, KeyRange columns, std::vector<std::unique_ptr<passes::Observer>>& observers) {
+  void show(TileState<T>& state, BlockScratch<T>& scratch, KeyRange columns,
+            std::vector<std::unique_ptr<passes::Observer>>& observers) {
     const RowTile& t = state.tile;
     const Part part = look(b_, t, columns, scratch.words);
     if (part.cover == Cover::kHidden) return;
@@ -113,7 +114,8 @@ template <class T> class Sweep {
 
 }  // namespace
 
-void observe(const Attention& a, const Inputs& in, const RowSums& sums, std::span<const ObserverRef> observers, const Call& call) {
+void observe(const Attention& a, const Inputs& in, const RowSums& sums, std::span<const ObserverRef> observers,
+             const Call& call) {
   WorkspaceOf workspace_of(call);
   Workspace::Impl& workspace = workspace_of.impl();
   const CallArena::Scope scope(workspace.arena);

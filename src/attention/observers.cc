@@ -42,7 +42,8 @@ void add_cells(const Tile<const T>& t, View<float> largest, View<float> mean, in
           most = std::max(most, t(x, y));
           sum += double(t(x, y));
         }
-      const int64_t pairs = std::min<int64_t>(cell, queries - int64_t{row} * cell) * std::min<int64_t>(cell, keys - int64_t{column} * cell);
+      const int64_t pairs = std::min<int64_t>(cell, queries - int64_t{row} * cell) *
+                            std::min<int64_t>(cell, keys - int64_t{column} * cell);
       float& top = largest(t.batch, t.head[r], row, column);
       top = std::max(top, float(most));
       mean(t.batch, t.head[r], row, column) += float(sum / double(pairs));
@@ -56,12 +57,14 @@ void add_cells(const Tile<const T>& t, View<float> largest, View<float> mean, in
 
 Received::Received(View<double> received) : received_(received) {
   check::data("Received", "received", received);
-  if (received.rank != 3) shape_error("Received: received has shape {}, expected {{B, Hq, S}}", received);
+  if (received.rank != 3)
+    shape_error("Received: received has shape {}, expected {{B, Hq, S}}; allocate it so", received);
   clear(received_);
 }
 void Received::begin(const Extents& w) {
   if (received_.shape[0] != w[0] || received_.shape[1] != w[1] || received_.shape[2] != w[3])
-    shape_error("Received: received has shape {}, expected {{{}, {}, {}}}, one number a key", received_, w[0], w[1], w[3]);
+    shape_error("Received: received has shape {}, expected {{{}, {}, {}}}, one number a key; allocate it so", received_,
+                w[0], w[1], w[3]);
 }
 std::unique_ptr<passes::Observer> Received::fork() const { return std::make_unique<Received>(*this); }
 void Received::see(const Tile<const float>& t) { add_columns(t, received_); }
@@ -71,22 +74,24 @@ void Received::join(const passes::Observer&) {}
 Pyramid::Pyramid(View<float> largest, View<float> mean, int64_t queries, int64_t keys, int cell)
     : largest_(largest), mean_(mean), queries_(queries), keys_(keys), cell_(cell) {
   if (cell < 1 || cell > kLargestCell || !std::has_single_bit(unsigned(cell)))
-    option_error("Pyramid: cell is {}, expected a power of two from 1 to {}", cell, kLargestCell);
+    option_error("Pyramid: cell is {}, expected a power of two from 1 to {}; cell_for() finds one", cell, kLargestCell);
   for (const auto& [name, view] : {std::pair{"largest", largest}, std::pair{"mean", mean}}) {
     check::data("Pyramid", name, view);
     const int64_t rows = (queries + cell - 1) / cell, columns = (keys + cell - 1) / cell;
     if (view.rank != 4 || view.shape[2] != rows || view.shape[3] != columns)
-      shape_error("Pyramid: {} has shape {}, expected {{B, Hq, {}, {}}} for {} queries, {} keys and cells of {}", name, view, rows, columns,
-                  queries, keys, cell);
+      shape_error(
+          "Pyramid: {} has shape {}, expected {{B, Hq, {}, {}}} for {} queries, {} keys and cells of {}; allocate it so",
+          name, view, rows, columns, queries, keys, cell);
   }
   clear(largest_);
   clear(mean_);
 }
 void Pyramid::begin(const Extents& w) {
-  if (largest_.shape[0] != w[0] || largest_.shape[1] != w[1] || mean_.shape[0] != w[0] || mean_.shape[1] != w[1] || queries_ != w[2] ||
-      keys_ != w[3])
-    shape_error("Pyramid: made for views {} and {}, {} queries and {} keys, but the weights are {{{}, {}, {}, {}}}", largest_, mean_,
-                queries_, keys_, w[0], w[1], w[2], w[3]);
+  if (largest_.shape[0] != w[0] || largest_.shape[1] != w[1] || mean_.shape[0] != w[0] || mean_.shape[1] != w[1] ||
+      queries_ != w[2] || keys_ != w[3])
+    shape_error(
+        "Pyramid: made for views {} and {}, {} queries and {} keys, but the weights are {{{}, {}, {}, {}}}; make one for each attention",
+        largest_, mean_, queries_, keys_, w[0], w[1], w[2], w[3]);
 }
 int Pyramid::cell_for(int64_t queries, int64_t keys, int limit) {
   int cell = 1;

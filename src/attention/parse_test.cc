@@ -135,7 +135,7 @@ TEST(Parse, RefusesWrongArguments) {
   EXPECT_EQ(refusal("window:99999999999,0"),
             "column 1: \"window:99999999999,0\": \"99999999999\" is out of range for a whole number");
   EXPECT_EQ(refusal("softcap:+3"), "column 1: \"softcap:+3\": \"+3\" is not a number");
-  EXPECT_EQ(refusal("softcap:3e99"), "column 1: \"softcap:3e99\": \"3e99\" is out of range for a number");
+  EXPECT_EQ(refusal("softcap:3e999"), "column 1: \"softcap:3e999\": \"3e999\" is out of range for a number");
   EXPECT_EQ(refusal("align:left"), "column 1: \"align:left\": expected align:top_left or align:bottom_right");
   EXPECT_EQ(refusal("heads"), "column 1: \"heads\": expected heads:grouped or heads:tiled");
   for (const char* text :

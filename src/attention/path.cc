@@ -4,6 +4,7 @@
 #include "attention/forward.h"
 #include "attention/plan.h"
 #include "core/format.h"
+#include "core/parallel.h"
 #include "core/workspace.h"
 #include "kernels/kernels.h"
 
@@ -11,7 +12,7 @@ namespace qkv {
 namespace {
 
 /// Counts what the tiles of one unit visit; `times` units are alike.
-void count_tiles(const Bound& b, const Plan& plan, int batch, int unit, int64_t times, Path& path) {
+void count_tiles(const Bound& b, const Plan& plan, int batch, int unit, int64_t times, const Call& call, Path& path) {
   const Entry& e = b.entries[size_t(batch)];
   const KeyRange all = blocks_of(e, {0, e.keys});
   RowTile t;
@@ -21,6 +22,7 @@ void count_tiles(const Bound& b, const Plan& plan, int batch, int unit, int64_t 
     const KeyRange blocks = blocks_of(e, t.hull);
     path.skipped_tiles += times * (all.last - all.first - (blocks.last - blocks.first));
     for (int32_t block = blocks.first; block < blocks.last; ++block) {
+      stop_point(call.stop);
       const Part part = look(b, t, columns_of_block(e, block), words);
       if (part.cover == Cover::kHidden) {
         path.skipped_tiles += times;
@@ -47,7 +49,8 @@ std::string reason_of(const Bound& b, const Plan& plan) {
       return fmt::format("{} rows share a key head, at most {}: each key and value is read once for all of them", rows,
                          kernels::DecodeKernels<float>::kMaxRows);
     case Rows::kFolded:
-      return fmt::format("{} queries of {} heads share a key head: the heads are folded into the lanes", b.entries[0].queries, b.group());
+      return fmt::format("{} queries of {} heads share a key head: the heads are folded into the lanes",
+                         b.entries[0].queries, b.group());
     case Rows::kPerHead: break;
   }
   return fmt::format("{} queries a head fill tiles of {}", b.entries[0].queries, plan.query_tile);
@@ -72,7 +75,8 @@ Path find_path(const Attention& a, const Inputs& in, const Call& call) {
   path.scratch_bytes = forward_scratch(b, plan, call, workspace) + int64_t(workspace.arena.bytes());
   for (int batch = 0; batch < b.batch(); ++batch) {
     const int units = plan.units(batch), looked_at = b.masks_read_head ? units : std::min(units, 1);
-    for (int unit = 0; unit < looked_at; ++unit) count_tiles(b, plan, batch, unit, b.masks_read_head ? 1 : units, path);
+    for (int unit = 0; unit < looked_at; ++unit)
+      count_tiles(b, plan, batch, unit, b.masks_read_head ? 1 : units, call, path);
   }
   path.reason = reason_of(b, plan);
   return path;
@@ -84,8 +88,8 @@ std::string explain_path(const Attention& a, const Inputs& in, const Call& call)
       "{} on {}: {}.\n"
       "tiles of at most {} rows against blocks of {} keys: {} visited ({} of them without a mask), {} skipped, {} visible pairs\n"
       "{} work items, at most {:.1f} MB of scratch; score steps: {}\n",
-      p.kernel, p.instruction_set, p.reason, p.query_tile, p.key_block, p.visited_tiles, p.full_tiles, p.skipped_tiles, p.visible_pairs,
-      p.work_items, double(p.scratch_bytes) / 1e6, a.scores().size());
+      p.kernel, p.instruction_set, p.reason, p.query_tile, p.key_block, p.visited_tiles, p.full_tiles, p.skipped_tiles,
+      p.visible_pairs, p.work_items, double(p.scratch_bytes) / 1e6, a.scores().size());
 }
 
 }  // namespace qkv

@@ -19,8 +19,8 @@ enum class Rows : uint8_t {
 struct Slot {
   int32_t batch;
   int32_t first_tile, tiles;
-  int32_t chunks;      ///< chunks that are items of their own; 1: one item goes through all
-  int64_t first_item;  ///< of the call; items of a slot: units * chunks
+  int32_t chunks;              ///< chunks that are items of their own; 1: one item goes through all
+  int64_t first_item;          ///< of the call; items of a slot: units * chunks
   int64_t first_tile_of_call;  ///< tiles before it in partial results, units * tiles * chunks of them
 };
 

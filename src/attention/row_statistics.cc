@@ -57,7 +57,8 @@ template <class T> void RowSumsSoFar<T>::rescale(int rows, const T* before, cons
 }
 
 template <class T>
-void RowSumsSoFar<T>::add(const RowTile& t, const T* s, const T* p, int stride, int keys, int32_t first_column, int32_t key_start, const T* m) {
+void RowSumsSoFar<T>::add(const RowTile& t, const T* s, const T* p, int stride, int keys, int32_t first_column,
+                          int32_t key_start, const T* m) {
   for (int j = 0; j < keys; ++j) {
     const T* score = s + int64_t{j} * stride;
     const T* weight = p + int64_t{j} * stride;
@@ -75,12 +76,14 @@ void RowSumsSoFar<T>::add(const RowTile& t, const T* s, const T* p, int stride, 
     }
     if (top == 0) continue;
     for (int r = 0; r < t.rows; ++r)
-      if (score[r] > top_score[r * top + top - 1]) insert(top_score + r * top, top_at + r * top, top, score[r], first_column + j);
+      if (score[r] > top_score[r * top + top - 1])
+        insert(top_score + r * top, top_at + r * top, top, score[r], first_column + j);
   }
 }
 
 template <class T>
-void RowSumsSoFar<T>::merge(int rows, const T* m, const T* l, const RowSumsSoFar& later, const T* later_m, const T* later_l) {
+void RowSumsSoFar<T>::merge(int rows, const T* m, const T* l, const RowSumsSoFar& later, const T* later_m,
+                            const T* later_l) {
   for (int r = 0; r < rows; ++r) {
     visible[r] += later.visible[r];
     const double together = std::max(double(m[r]), double(later_m[r]));
@@ -99,7 +102,8 @@ void RowSumsSoFar<T>::merge(int rows, const T* m, const T* l, const RowSumsSoFar
     }
     for (int n = 0; n < top && later.top_at[r * top + n] >= 0; ++n) {
       const T s = later.top_score[r * top + n];
-      if (s > top_score[r * top + top - 1]) insert(top_score + r * top, top_at + r * top, top, s, later.top_at[r * top + n]);
+      if (s > top_score[r * top + top - 1])
+        insert(top_score + r * top, top_at + r * top, top, s, later.top_at[r * top + n]);
     }
   }
 }
@@ -115,16 +119,18 @@ RowStatisticsOutputs::RowStatisticsOutputs(const Bound& b, const RowStatistics& 
   const auto last_axis = [](const Layout& v) { return v.rank ? v.shape[size_t(v.rank - 1)] : int64_t{0}; };
   const int64_t n = std::max(last_axis(s.top_weights), last_axis(s.top_indices));
   if (n > kMostLinks)
-    shape_error("{}: top_weights and top_indices keep {} links a row, expected at most {}; ask for weights instead", f, n, kMostLinks);
+    shape_error("{}: top_weights and top_indices keep {} links a row, expected at most {}; ask for weights instead", f,
+                n, kMostLinks);
   top_weights = check_output(b, s.top_weights, f, "top_weights", DType::kFloat32, n);
   top_indices = check_output(b, s.top_indices, f, "top_indices", DType::kInt32, n);
   top = int(n);
-  any = s.entropy || s.effective_keys || s.max_weight || s.max_index || s.mean_distance || s.sink_share || s.visible_keys || n > 0;
+  any = s.entropy || s.effective_keys || s.max_weight || s.max_index || s.mean_distance || s.sink_share ||
+        s.visible_keys || n > 0;
 }
 
 template <class T>
-void write_statistics(const RowStatisticsOutputs& to, const RowTile& t, const RowSumsSoFar<T>& sums, const T* m, const T* l,
-                      const T* total_m, const T* total_l) {
+void write_statistics(const RowStatisticsOutputs& to, const RowTile& t, const RowSumsSoFar<T>& sums, const T* m,
+                      const T* l, const T* total_m, const T* total_l) {
   const auto put = [&](const RowsOf& out, int r, auto value, int64_t n = 0) {
     if (out) static_cast<decltype(value)*>(t.in(out, r))[n * out.column] = value;
   };
@@ -153,9 +159,9 @@ void write_statistics(const RowStatisticsOutputs& to, const RowTile& t, const Ro
 
 template struct RowSumsSoFar<float>;
 template struct RowSumsSoFar<double>;
-template void write_statistics(const RowStatisticsOutputs&, const RowTile&, const RowSumsSoFar<float>&, const float*, const float*,
-                               const float*, const float*);
-template void write_statistics(const RowStatisticsOutputs&, const RowTile&, const RowSumsSoFar<double>&, const double*, const double*,
-                               const double*, const double*);
+template void write_statistics(const RowStatisticsOutputs&, const RowTile&, const RowSumsSoFar<float>&, const float*,
+                               const float*, const float*, const float*);
+template void write_statistics(const RowStatisticsOutputs&, const RowTile&, const RowSumsSoFar<double>&, const double*,
+                               const double*, const double*, const double*);
 
 }  // namespace qkv

@@ -15,6 +15,8 @@ namespace {
 
 /// Fewer elements are not worth a work item.
 constexpr int64_t kElementsOfAnItem = 1 << 14;
+/// Of a long line between two looks at the stop token.
+constexpr int64_t kElementsOfAStretch = 1 << 20;
 
 /// What one call is about, after its checks.
 struct Lines {
@@ -44,7 +46,8 @@ void check_input(const char* function, View<const void> x, int axis) {
   if (!is_floating(x.dtype))
     dtype_error("{}: x has type {}, expected float32, float64, float16 or bfloat16; convert it", function, x.dtype);
   if (axis < -x.rank || axis >= x.rank)
-    option_error("{}: axis is {}, expected {} to {} for x of shape {}", function, axis, -x.rank, x.rank - 1, x);
+    option_error("{}: axis is {}, expected {} to {} for x of shape {}; -1 is the last one", function, axis, -x.rank,
+                 x.rank - 1, x);
 }
 
 void check_output(const char* function, View<void> y, const Layout& expected) {
@@ -97,6 +100,14 @@ template <class T> void read_line(const Lines& lines, const Extents& at, T* valu
   set_hidden(lines, at, values, -std::numeric_limits<T>::infinity());
 }
 
+/// f(begin, end) for stretches of a line that begins to be long.
+template <class F> void stretches(const Call& call, int64_t length, const F& f) {
+  for (int64_t i = 0; i < length; i += kElementsOfAStretch) {
+    stop_point(call.stop);
+    f(i, std::min(length, i + kElementsOfAStretch));
+  }
+}
+
 /// The largest value, -inf of none. A NaN may be passed over: the sum of the exponentials finds it.
 template <class T> T largest(const T* values, int64_t n) {
   T max = -std::numeric_limits<T>::infinity();
@@ -110,16 +121,18 @@ template <class T> T shift_of(const T* values, int64_t n) {
   return max == -std::numeric_limits<T>::infinity() ? T(0) : max;
 }
 
-template <class T> T sum_of_exponentials(const T* values, int64_t n, T shift) {
+template <class T> T sum_of_exponentials(const Call& call, const T* values, int64_t n, T shift) {
   T sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += std::exp(values[i] - shift);
+  stretches(call, n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) sum += std::exp(values[i] - shift);
+  });
   return sum;
 }
 
 /// Every line once, `f(lines, index, values)` with its values in scratch of type T.
 template <class T, class F> void for_lines_as(const Lines& lines, const Call& call, const F& f) {
-  Workspace own;
-  Workspace::Impl& workspace = (call.workspace ? *call.workspace : own).impl();
+  WorkspaceOf workspace_of(call);
+  Workspace::Impl& workspace = workspace_of.impl();
   const int64_t per_item = std::max<int64_t>(1, kElementsOfAnItem / std::max<int64_t>(1, lines.length));
   const int64_t items = (lines.count + per_item - 1) / per_item;
   parallel(call, items, [&](int64_t item) {
@@ -146,10 +159,12 @@ template <class T> void write_line(const Lines& lines, const Extents& at, const 
 
 void softmax(View<const void> x, View<void> y, int axis, View<const bool> keep, const Call& call) {
   const Lines all = check_call("softmax", x, y, axis, keep, Result::kPerElement);
-  for_lines(all, call, []<class T>(const Lines& lines, const Extents& at, T* values) {
+  for_lines(all, call, [&call]<class T>(const Lines& lines, const Extents& at, T* values) {
     const T shift = shift_of(values, lines.length);
     T sum = 0;
-    for (int64_t i = 0; i < lines.length; ++i) sum += values[i] = std::exp(values[i] - shift);
+    stretches(call, lines.length, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) sum += values[i] = std::exp(values[i] - shift);
+    });
     if (sum == 0) sum = 1;  // nothing counts: every weight is 0
     for (int64_t i = 0; i < lines.length; ++i) values[i] /= sum;
     if (sum != sum) set_hidden(lines, at, values, T(0));  // the NaN is that of the kept ones
@@ -159,9 +174,9 @@ void softmax(View<const void> x, View<void> y, int axis, View<const bool> keep, 
 
 void log_softmax(View<const void> x, View<void> y, int axis, View<const bool> keep, const Call& call) {
   const Lines all = check_call("log_softmax", x, y, axis, keep, Result::kPerElement);
-  for_lines(all, call, []<class T>(const Lines& lines, const Extents& at, T* values) {
+  for_lines(all, call, [&call]<class T>(const Lines& lines, const Extents& at, T* values) {
     const T shift = shift_of(values, lines.length);
-    const T sum = sum_of_exponentials(values, lines.length, shift);
+    const T sum = sum_of_exponentials(call, values, lines.length, shift);
     const T log_sum = sum == 0 ? T(0) : std::log(sum);  // nothing counts: every logarithm stays -inf
     for (int64_t i = 0; i < lines.length; ++i) values[i] = (values[i] - shift) - log_sum;
     if (sum != sum) set_hidden(lines, at, values, -std::numeric_limits<T>::infinity());
@@ -171,9 +186,9 @@ void log_softmax(View<const void> x, View<void> y, int axis, View<const bool> ke
 
 void log_sum_exp(View<const void> x, View<void> y, int axis, View<const bool> keep, const Call& call) {
   const Lines all = check_call("log_sum_exp", x, y, axis, keep, Result::kPerLine);
-  for_lines(all, call, []<class T>(const Lines& lines, const Extents& at, T* values) {
+  for_lines(all, call, [&call]<class T>(const Lines& lines, const Extents& at, T* values) {
     const T shift = shift_of(values, lines.length);
-    const T result = shift + std::log(sum_of_exponentials(values, lines.length, shift));
+    const T result = shift + std::log(sum_of_exponentials(call, values, lines.length, shift));
     store(lines.y, offset_at(lines.y, at), 1, 1, &result);
   });
 }

@@ -209,7 +209,7 @@ TEST(SoftmaxErrors, NameArgumentExpectedAndGot) {
   EXPECT_EQ(message_of<ShapeError>([&] { softmax(View<const void>{}, y.view()); }),
             "softmax: x is missing; pass a view");
   EXPECT_EQ(message_of<OptionError>([&] { softmax(x.view(), y.view(), 2); }),
-            "softmax: axis is 2, expected -2 to 1 for x of shape {2, 3}");
+            "softmax: axis is 2, expected -2 to 1 for x of shape {2, 3}; -1 is the last one");
   EXPECT_EQ(message_of<ShapeError>([&] { softmax(x.view(), wrong.view()); }),
             "softmax: y has shape {3, 2}, expected {2, 3}; allocate it so");
   EXPECT_EQ(message_of<ShapeError>([&] { log_sum_exp(x.view(), y.view()); }),

@@ -83,6 +83,8 @@ bool operator==(const Attention& a, const Attention& b) {
          a.zero_key_ == b.zero_key_;
 }
 
+void detail::refuse(const std::string& policy, const char* fault) { option_error("{}: {}", policy, fault); }
+
 std::string detail::number_text(int64_t value) { return shortest_text(value); }
 std::string detail::number_text(float value) { return shortest_text(value); }
 std::string detail::number_text(double value) { return shortest_text(value); }

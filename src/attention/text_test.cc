@@ -61,7 +61,7 @@ TEST(AttentionText, LeavesOutEmptyStages) {
 }
 
 TEST(AttentionText, WritesNumbersSoThatTheyComeBackExactly) {
-  EXPECT_EQ(Attention().score(SoftCap{0.1f}).text(), "softcap:0.1 | softmax");
+  EXPECT_EQ(Attention().score(SoftCap{0.1}).text(), "softcap:0.1 | softmax");
   EXPECT_EQ(Attention().scale(1.0 / 3).text(), "scale:0.3333333333333333 | softmax");
   EXPECT_EQ(parsed(Attention().scale(5e-324).text()).scale(), 5e-324);
 }

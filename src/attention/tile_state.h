@@ -26,16 +26,16 @@ template <class T> struct TileSums {
 
 /// Scratch that the tiles of an item share.
 template <class T> struct BlockScratch {
-  T *s = nullptr, *score_copy = nullptr;    ///< {kKeyBlock, lanes}
-  T *rows = nullptr;                        ///< {kMaxLanes, widest}
-  T *keys = nullptr, *values = nullptr;     ///< a block, widened
-  T *transposed = nullptr;                  ///< of the decode kernel
-  T *alpha = nullptr, *before = nullptr;    ///< {lanes}
+  T *s = nullptr, *score_copy = nullptr;  ///< {kKeyBlock, lanes}
+  T* rows = nullptr;                      ///< {kMaxLanes, widest}
+  T *keys = nullptr, *values = nullptr;   ///< a block, widened
+  T* transposed = nullptr;                ///< of the decode kernel
+  T *alpha = nullptr, *before = nullptr;  ///< {lanes}
   int32_t *column = nullptr, *key = nullptr;
-  uint64_t* words = nullptr;                ///< {tiles, kKeyBlock}
-  uint64_t* seen = nullptr;                 ///< {kKeyBlock}
-  Part* parts = nullptr;                    ///< {tiles}
-  kernels::Words* part_words = nullptr;     ///< {tiles}
+  uint64_t* words = nullptr;             ///< {tiles, kKeyBlock}
+  uint64_t* seen = nullptr;              ///< {kKeyBlock}
+  Part* parts = nullptr;                 ///< {tiles}
+  kernels::Words* part_words = nullptr;  ///< {tiles}
 
   void carve(Carver&, const Bound&, int tiles);
 };
@@ -64,26 +64,29 @@ template <class T> struct Steps {
   explicit Steps(const Bound&);
 
   /// Takes all tiles of an item through one block of keys.
-  void block(const Bound&, const MaskBand&, const Slot&, int unit, int32_t block, std::span<TileState<T>>, BlockScratch<T>&) const;
+  void block(const Bound&, const MaskBand&, const Slot&, int unit, int32_t block, std::span<TileState<T>>,
+             BlockScratch<T>&) const;
   /// Scores of a tile against columns [first, first + keys): scale and modifiers. s is {keys, lanes}, or {rows, kKeyBlock}
   /// where lanes are keys.
   void scores(const Bound&, const TileState<T>&, BlockRows<T> keys, int32_t first, int n, BlockScratch<T>&) const;
   /// The modifiers alone.
   void modify(const Bound&, const TileState<T>&, int32_t first, int n, BlockScratch<T>&) const;
   /// Rows [first, first + n) of key or value, in place where they lie right, widened into `scratch` where not.
-  BlockRows<T> fetch(const Bound&, const RowsOf&, int batch, int head, int width, int32_t first, int n, T* scratch) const;
+  BlockRows<T> fetch(const Bound&, const RowsOf&, int batch, int head, int width, int32_t first, int n,
+                     T* scratch) const;
   void pack_queries(const Bound&, const RowTile&, bool decode, T* q, T* scratch) const;
 
   const kernels::RowKernels<T>& rows;
   const kernels::PrefillKernels<T>& prefill;
   const kernels::DecodeKernels<T>& decode;
-  DType type;      ///< storage that needs no conversion
-  T scale;         ///< on the query
+  DType type;  ///< storage that needs no conversion
+  T scale;     ///< on the query
 
  private:
-  void attend(const Bound&, TileState<T>&, Part, kernels::Words, BlockRows<T> keys, BlockRows<T> values, bool finite, BlockScratch<T>&) const;
-  void attend_decode(const Bound&, TileState<T>&, Part, kernels::Words, BlockRows<T> keys, BlockRows<T> values, bool finite,
-                     BlockScratch<T>&) const;
+  void attend(const Bound&, TileState<T>&, Part, kernels::Words, BlockRows<T> keys, BlockRows<T> values, bool finite,
+              BlockScratch<T>&) const;
+  void attend_decode(const Bound&, TileState<T>&, Part, kernels::Words, BlockRows<T> keys, BlockRows<T> values,
+                     bool finite, BlockScratch<T>&) const;
 };
 
 }  // namespace qkv

@@ -86,7 +86,7 @@ class CallArena final : public passes::Arena {
 
 struct Workspace::Impl {
   CallArena arena;
-  AlignedBuffer call;   ///< shared by the items of a call: partial results, masks
+  AlignedBuffer call;  ///< shared by the items of a call: partial results, masks
   AlignedBuffer row_sums;
 
   /// Scratch of one work item, for as long as the lease lives. At most `concurrency` are out at the same time.

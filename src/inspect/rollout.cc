@@ -4,6 +4,7 @@
 #include "attention/check.h"
 #include "core/elements.h"
 #include "core/format.h"
+#include "core/parallel.h"
 #include "qkv/heads.h"
 
 namespace qkv {
@@ -33,27 +34,29 @@ void read_row(View<const void> layers, int64_t layer, int64_t i, std::vector<dou
   for (double& a : row) a /= sum;  // the factor 1/2 cancels
 }
 
-/// to = a_layer from; both {length, length}.
+/// to = a_layer from; both {length, length}. Rows are work items.
 void multiply(View<const void> layers, int64_t layer, const std::vector<double>& from, std::vector<double>& to,
-              std::vector<double>& row) {
-  const size_t length = row.size();
-  std::ranges::fill(to, 0);
-  for (size_t i = 0; i < length; ++i) {
-    read_row(layers, layer, int64_t(i), row);
+              const Call& call) {
+  const auto length = size_t(layers.shape[1]);
+  parallel(call, int64_t(length), [&](int64_t i) {
+    std::vector<double> row(length);
+    read_row(layers, layer, i, row);
+    double* sums = to.data() + size_t(i) * length;
+    std::fill_n(sums, length, 0.0);
     for (size_t k = 0; k < length; ++k)
-      for (size_t j = 0; j < length; ++j) to[i * length + j] += row[k] * from[k * length + j];
-  }
+      for (size_t j = 0; j < length; ++j) sums[j] += row[k] * from[k * length + j];
+  });
 }
 
 }  // namespace
 
-void rollout(View<const void> layers, View<void> out) {
+void rollout(View<const void> layers, View<void> out, const Call& call) {
   check_call(layers, out);
   const auto length = size_t(layers.shape[1]);
-  std::vector<double> product(length * length), next(length * length), row(length);
+  std::vector<double> product(length * length), next(length * length);
   for (size_t i = 0; i < length; ++i) product[i * length + i] = 1;
   for (int64_t layer = 0; layer < layers.shape[0]; ++layer) {
-    multiply(layers, layer, product, next, row);
+    multiply(layers, layer, product, next, call);
     product.swap(next);
   }
   for (size_t i = 0; i < length; ++i)

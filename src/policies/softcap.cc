@@ -38,20 +38,16 @@ namespace {
 class SoftCapPass final : public passes::Score {
  public:
   explicit SoftCapPass(SoftCap p) : Score(detail::describe(p)), cap_(p.cap) {}
-  void forward(const Tile<float>& t) const override { HWY_DYNAMIC_DISPATCH(CapFloat)(t, cap_); }
+  void forward(const Tile<float>& t) const override { HWY_DYNAMIC_DISPATCH(CapFloat)(t, float(cap_)); }
   void forward(const Tile<double>& t) const override { HWY_DYNAMIC_DISPATCH(CapDouble)(t, cap_); }
   const Score* bind(const Inputs&, passes::Arena&) const override { return this; }
 
  private:
-  float cap_;
+  double cap_;
 };
 }  // namespace
 }  // namespace policies
 
-std::shared_ptr<const passes::Score> adapt_score(SoftCap p) {
-  if (!(p.cap > 0) || !std::isfinite(p.cap))
-    option_error("softcap: cap is {}, expected a finite number above 0; leave it out for no cap", p.cap);
-  return std::make_shared<policies::SoftCapPass>(p);
-}
+std::shared_ptr<const passes::Score> adapt_score(SoftCap p) { return std::make_shared<policies::SoftCapPass>(p); }
 }  // namespace qkv
 #endif

@@ -23,7 +23,7 @@ struct Case {
   bool documents = false, keep_mask = false, ignore_mask = false;
 
   double scale = 0;  // 0: not set
-  float softcap = 0;
+  double softcap = 0;
   bool alibi = false, bias = false, bias_hides = false;
   bool sinks = false, zero_key = false;
   int mask_axes = 15;    // bit n: axis n of masks and bias has its full size, else 1

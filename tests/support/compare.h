@@ -154,7 +154,7 @@ struct Expected {
 };
 
 /// Whether a run of the example lies within the bound. Of a few rows the plain evaluation is sometimes exact by luck, and
-/// then nobody can stay within twice its error: one tensor in some thousands. So an example that does not is drawn 15 times
+/// then nobody can stay within twice its error: about one random tensor in 1,300. So an example that does not is drawn 15 times
 /// more, and judged on all draws as if they were one tensor. A fault that is more than luck shows in all of them. What must
 /// be exact is judged at once.
 inline ::testing::AssertionResult runs_within_bound(const Example& e, const Expected& expected) {

@@ -15,7 +15,7 @@ inline const std::vector<Option>& options() {
   static const std::vector<Option> list{
       {"none", [](Case&) {}},
       {"scale", [](Case& c) { c.scale = -0.37; }},
-      {"softcap", [](Case& c) { c.softcap = 1.5f; }},
+      {"softcap", [](Case& c) { c.softcap = 0.7; }},
       {"alibi", [](Case& c) { c.alibi = true; }},
       {"bias", [](Case& c) { c.bias = true; }},
       {"bias of minus infinity", [](Case& c) { c.bias = c.bias_hides = true; }},

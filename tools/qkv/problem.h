@@ -21,8 +21,7 @@ struct AttentionOptions {
   std::string text;  ///< --attention
   bool causal = false, zero_key = false, tiled_heads = false;
   std::string align, window;
-  std::optional<double> scale;
-  std::optional<float> softcap;
+  std::optional<double> scale, softcap;
   std::map<std::string, std::string> tensors;  ///< by their name in Inputs
   const CLI::Option* alibi = nullptr;          ///< whether --alibi was given, with or without slopes
 };

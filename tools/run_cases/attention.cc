@@ -65,7 +65,7 @@ qkv::Attention attention_of(const Json& options, const qkv::Inputs& in) {
   if (left != -1 || right != -1) a.visible(qkv::Window{left, right});
   if (in.query_documents) a.visible(qkv::Documents{});
   if (in.keep_mask) a.visible(qkv::KeepMask{});
-  if (const auto cap = option(options, "softcap", 0.0F); cap != 0) a.score(qkv::SoftCap{cap});
+  if (const auto cap = option(options, "softcap", 0.0); cap != 0) a.score(qkv::SoftCap{cap});
   if (in.alibi_slopes) a.score(qkv::Alibi{});
   if (in.bias) a.score(qkv::Bias{});
   if (options.contains("scale") && !options.at("scale").is_null())
