@@ -62,7 +62,8 @@ struct Counts {
           seen_by_none = 0;
 };
 
-/// One tile against one block of keys.
+/// One tile against one block of keys. A tile is what the kernel works on at a time: where the queries of a head do not fill
+/// one, rows of several heads.
 void compare(const qkv::Bound& b, const reference::Problem& problem, const RowTile& t, KeyRange columns, Counts& n) {
   std::vector<uint64_t> words(kernels::kKeyBlock + 8, ~uint64_t{0});
   const Part part = look(b, t, columns, words.data());
@@ -86,13 +87,13 @@ void compare(const qkv::Bound& b, const reference::Problem& problem, const RowTi
   n.full_but_hides += part.cover == Cover::kFull && seen != all;
 }
 
-Counts count(const Example& e, int vector) {
+Counts count(const Example& e, int query_tile, int vector) {
   Counts n;
   const Inputs in = e.inputs();
   const reference::Problem problem(e.attention, in);
   CallArena arena;
   const qkv::Bound b(e.attention, in, arena, "test");
-  const Plan plan(b, 24, vector, arena);
+  const Plan plan(b, query_tile, vector, arena);
   int64_t rows = 0, wanted = 0;
   for (int batch = 0; batch < b.batch(); ++batch) {
     wanted += problem.queries(batch) * problem.query_heads();
@@ -120,11 +121,13 @@ void expect_exact(Case c, const std::vector<const Step*>& chosen) {
   for (const Step* step : chosen) step->add(c, a), names += std::string(names.empty() ? "" : ", ") + step->name;
   Example e(c);
   e.attention = a.align(c.align);
-  const Counts n = count(e, 8);
-  EXPECT_EQ(n.hidden_but_visited, 0) << names << " " << c;
-  EXPECT_EQ(n.full_but_hides, 0) << names << " " << c;
-  EXPECT_EQ(n.seen_but_missed, 0) << names << " " << c;
-  EXPECT_EQ(n.wrong_words, 0) << names << " " << c;
+  for (const auto& [query_tile, vector] : {std::pair{24, 8}, {48, 16}}) {  // AVX2's and AVX-512's
+    const Counts n = count(e, query_tile, vector);
+    EXPECT_EQ(n.hidden_but_visited, 0) << names << " " << c << " tiles of " << query_tile;
+    EXPECT_EQ(n.full_but_hides, 0) << names << " " << c << " tiles of " << query_tile;
+    EXPECT_EQ(n.seen_but_missed, 0) << names << " " << c << " tiles of " << query_tile;
+    EXPECT_EQ(n.wrong_words, 0) << names << " " << c << " tiles of " << query_tile;
+  }
 }
 
 /// f(combination) of up to `most` steps.
@@ -174,7 +177,7 @@ TEST(TileMap, FindsFullTilesWherePairsAreHiddenOneByOne) {
   Example e(Case{.queries = 512, .keys = 512, .head_dim = 1, .documents = true});
   for (Tensor* t : {&e.query_documents, &e.key_documents})
     t->fill([](int64_t, int64_t i, int64_t, int64_t) { return i / 256; });
-  const Counts n = count(e, 8);
+  const Counts n = count(e, 24, 8);
   EXPECT_GT(n.full, 30);
   EXPECT_LE(n.parts - n.full, 4) << "only tiles that hold the border are partial";
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/format.h"
+#include "core/nearest.h"
 #include "qkv/attention.h"
 
 namespace qkv {
@@ -81,21 +82,6 @@ std::string quoted(std::string_view text) {
   return out + (text.size() > kLongest ? "...\"" : "\"");
 }
 
-/// Levenshtein's: insertions, deletions and replacements that turn one word into the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
-    }
-  }
-  return row.back();
-}
-
 class Parser {
  public:
   Parser(std::string_view text, const Vocabulary& own) : text_(text), own_(own) { check_vocabulary(); }
@@ -154,12 +140,8 @@ class Parser {
 
   [[noreturn]] void fail_unknown(std::string_view name) const {
     const std::vector<std::string_view> all = names();
-    if (name.size() <= 64) {
-      const auto far = [&](std::string_view word) { return edit_distance(name, word); };
-      const std::string_view nearest = *std::ranges::min_element(all, {}, far);
-      if (far(nearest) <= (name.size() + 2) / 3)
-        fail(at_, "unknown word {}; did you mean \"{}\"?", quoted(name), nearest);
-    }
+    if (const auto meant = nearest_word(name, all))
+      fail(at_, "unknown word {}; did you mean \"{}\"?", quoted(name), *meant);
     std::string list;
     for (const std::string_view word : all) list += (list.empty() ? "" : ", ") + std::string(word);
     fail(at_, "unknown word {}; known are {}; a policy of your own comes through a Vocabulary", quoted(name), list);

@@ -10,8 +10,8 @@
 
 #include "qkv/commands.h"
 #include "qkv/error.h"
-#include "qkv/labels.h"
 #include "qkv/problem.h"
+#include "qkv/say.h"
 #include "qkv/views.h"
 
 namespace qkv::cli {
@@ -193,8 +193,8 @@ int attend(const Options& o) {
     const Report report = compute(o, problem, layer, results);
     layers.push_back(json_of(report));
     if (o.quiet) continue;
-    for (const std::string& note : problem.notes) fmt::print(stderr, "qkv attend: {}\n", safe_line(note));
-    fmt::print(stderr, "qkv attend: {}\n", safe_line(sentence(report)));
+    for (const std::string& note : problem.notes) say("qkv attend", note);
+    say("qkv attend", sentence(report));
   }
   save(o, results.named(missing_axes));
   if (o.json)

@@ -220,9 +220,9 @@ int bench(const Options& o) {
     std::vector<Result> results;
     for (const Shape* s : chosen(o)) {
       results.push_back(run_shape(*s, pool, o.seconds, y));
-      if (!o.json && isatty(fileno(stderr))) fmt::print(stderr, "\r{} done\033[K", s->name);
+      if (!o.json && isatty(fileno(stderr))) std::fputs(fmt::format("\r{} done\033[K", s->name).c_str(), stderr);
     }
-    if (!o.json && isatty(fileno(stderr))) fmt::print(stderr, "\r\033[K");
+    if (!o.json && isatty(fileno(stderr))) std::fputs("\r\033[K", stderr);
     if (o.json) {
       report["machine"].push_back(
           {{"threads", threads}, {"peak_gflops", y.peak}, {"bandwidth_gbytes_per_second", y.bandwidth}});

@@ -311,5 +311,34 @@ TEST_F(Command, CompareFindsANaN) {
   EXPECT_THAT(o.out, HasSubstr("nan"));
 }
 
+TEST_F(Command, AStandardErrorThatCannotBeWrittenChangesNothing) {
+  const std::string command = std::string(QKV_COMMAND) + " ";
+  const auto code = [](const std::string& line) { return WEXITSTATUS(std::system(line.c_str())); };
+  for (const std::string gone : {" 2>/dev/full", " 2>&-"}) {
+    const std::string out = file("out.npz");
+    std::remove(out.c_str());
+    EXPECT_EQ(code(command + "attend " + kSample + " --layer 0 -o " + out + gone), 0) << gone;
+    EXPECT_EQ(Npz(out).names().size(), 1U);
+    EXPECT_EQ(code(command + "see " + file("absent.npz") + gone), 1) << gone;
+    EXPECT_EQ(code(command + "bench --threads 0" + gone), 2) << gone;
+  }
+}
+
+TEST_F(Command, AHelpThatCannotBeWrittenIsAFailure) {
+  for (const std::string option : {"--help", "--version"})
+    EXPECT_EQ(WEXITSTATUS(std::system((std::string(QKV_COMMAND) + " " + option + " >/dev/full 2>/dev/null").c_str())),
+              1);
+}
+
+TEST_F(Command, NamesTheCommandThatThereIsNot) {
+  expect_refusal("atend x.npz", 2, "there is no command 'atend'; did you mean 'attend'?");
+  expect_refusal("frobnicate", 2, "there is no command 'frobnicate'; there are attend");
+}
+
+TEST_F(Command, ComparisonsOfWhatIsNoNumberFail) {
+  expect_refusal("compare " + kSample + " --tolerance nan", 2, "--tolerance: expected a number of 0 or more, got nan");
+  expect_refusal("compare " + kSample + " --tolerance -1", 2, "--tolerance: expected a number of 0 or more, got -1");
+}
+
 }  // namespace
 }  // namespace qkv::cli

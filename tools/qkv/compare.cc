@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -22,13 +23,13 @@ constexpr const char* kExamples = R"(Examples:
   qkv compare model.npz --causal --tolerance 1e-5
 
 Each number is the largest difference of any element. "exact" is the same attention computed in float64: it tells whose
-error a difference is. Exit code 1 where a tolerance is given and a difference of file and qkv is larger, or is no number.)";
+error a difference is. Exit code 1 where a difference of file and qkv is larger than the tolerance, or is no number.)";
 
 struct Options {
   std::string file;
   AttentionOptions attention;
   int layer = -1;
-  double tolerance = -1;
+  std::optional<double> tolerance;
   bool json = false;
 };
 
@@ -152,14 +153,16 @@ int compare(const Options& o) {
     if (!(d.file_qkv <= worst)) worst = d.file_qkv;  // a NaN stays
     if (std::isnan(worst)) break;
   }
-  const bool failed = o.tolerance >= 0 && !(worst <= o.tolerance);
+  const bool failed = o.tolerance ? !(worst <= *o.tolerance) : std::isnan(worst);
   if (o.json) {
-    fmt::print(
-        "{}\n",
-        nlohmann::json{{"differences", json_of(all)}, {"largest", worst}, {"within_tolerance", !failed}}.dump(2));
+    fmt::print("{}\n", nlohmann::json{{"differences", json_of(all)},
+                                      {"largest", worst},
+                                      {"within_tolerance", o.tolerance ? nlohmann::json(!failed) : nlohmann::json()}}
+                           .dump(2));
   } else {
     fmt::print("{}largest difference of file and qkv: {:.2g}", table_of(all), worst);
-    if (o.tolerance >= 0) fmt::print(", {} the tolerance of {:.2g}", failed ? "above" : "within", o.tolerance);
+    if (o.tolerance) fmt::print(", {} the tolerance of {:.2g}", failed ? "above" : "within", *o.tolerance);
+    else if (failed) fmt::print(": one of the two is no number where the other is one");
     fmt::print("\n");
   }
   return failed ? 1 : 0;
@@ -174,7 +177,12 @@ void add_compare(CLI::App& app, Run& run) {
   command->footer(kExamples);
   command->add_option("FILE", o.file, "an .npz with q, k, v and weights or out, or layer0.q and so on")->required();
   command->add_option("--layer", o.layer, "only this layer")->check(CLI::NonNegativeNumber);
-  command->add_option("--tolerance", o.tolerance, "largest difference that is allowed")->check(CLI::NonNegativeNumber);
+  command->add_option("--tolerance", o.tolerance, "largest difference that is allowed")
+      ->check([](const std::string& text) {
+        double value = 0;
+        return CLI::detail::lexical_cast(text, value) && value >= 0 ? ""
+                                                                    : "expected a number of 0 or more, got " + text;
+      });
   command->add_flag("--json", o.json, "print the differences as JSON");
   add_attention_options(*command, o.attention);
   command->callback([options, &run] { run = [options] { return compare(*options); }; });

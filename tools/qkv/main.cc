@@ -1,15 +1,23 @@
 // qkv: attention on the command line. Exit codes: 0 fine, 1 a failure or a finding, 2 wrong use.
+#include <fcntl.h>
+
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include "core/nearest.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
-#include "qkv/labels.h"
+#include "qkv/say.h"
 #include "qkv/version.h"
 
 namespace {
@@ -20,12 +28,30 @@ constexpr int kFailure = 1, kWrongUse = 2;
 int report(const CLI::App& app, std::string_view message, int code) {
   std::string who = "qkv";
   for (const CLI::App* command : app.get_subcommands()) who += " " + command->get_name();
-  fmt::print(stderr, "{}: {}\n", who, qkv::cli::safe_line(message));
+  qkv::cli::say(who, message);
   return code;
 }
 
+/// The word that should have been a command; empty where there is none.
+std::string unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return "";
+  const std::string word = argv[1];
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  if (std::ranges::find(names, word) != names.end()) return "";
+  const auto meant = qkv::nearest_word(word, {names.begin(), names.end()});
+  return fmt::format(
+      "there is no command '{}'; {}", word,
+      meant ? fmt::format("did you mean '{}'?", *meant) : fmt::format("there are {}", fmt::join(names, ", ")));
+}
+
 int report_wrong_options(const CLI::App& app, const CLI::ParseError& error) {
-  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+  if (error.get_exit_code() == 0) {  // --help, --version
+    std::ostringstream text;
+    app.exit(error, text, text);
+    std::fputs(text.str().c_str(), stdout);
+    return std::fflush(stdout) == 0 ? 0 : report(app, "standard output cannot be written", kFailure);
+  }
   const auto chosen = app.get_subcommands();
   return report(app,
                 fmt::format("{} (qkv {}--help lists what there is)", error.what(),
@@ -33,9 +59,17 @@ int report_wrong_options(const CLI::App& app, const CLI::ParseError& error) {
                 kWrongUse);
 }
 
+/// A standard stream that the caller has closed must not become the number of a file that is written later.
+void open_standard_streams() {
+  for (const int descriptor : {0, 1, 2}) {
+    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) < 0) std::abort();
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   CLI::App app{"Attention: compute it, see who attends to whom, compare it with somebody else's."};
   app.set_version_flag("--version", std::string("qkv ") + qkv::version());
   app.require_subcommand(1);
@@ -46,6 +80,8 @@ int main(int argc, char** argv) {
   qkv::cli::add_compare(app, run);
   qkv::cli::add_bench(app, run);
 
+  if (const std::string unknown = unknown_command(app, argc, argv); !unknown.empty())
+    return report(app, unknown + " (qkv --help lists them)", kWrongUse);
   try {
     app.parse(argc, argv);
     const int code = run();

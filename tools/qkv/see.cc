@@ -9,7 +9,7 @@
 
 #include "qkv/commands.h"
 #include "qkv/error.h"
-#include "qkv/labels.h"
+#include "qkv/say.h"
 
 namespace qkv::cli {
 
@@ -49,7 +49,7 @@ std::vector<Layer> layers_of(const SeeOptions& o, const Dump& dump) {
   return layers;
 }
 
-void say(const std::string& note) { fmt::print(stderr, "qkv see: {}\n", safe_line(note)); }
+void tell(const std::string& note) { say("qkv see", note); }
 
 std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens) {
   const Screen screen = screen_of_stdout(o.color);
@@ -72,9 +72,9 @@ int see(const SeeOptions& o) {
   check(o, dump);
   const std::vector<Layer> layers = layers_of(o, dump);
   const Tokens tokens = find_tokens(o.tokens, o.batch, layers.front().queries(), layers.front().keys());
-  if (!tokens.note.empty()) say(tokens.note);
+  if (!tokens.note.empty()) tell(tokens.note);
   if (const Problem* p = layers.front().problem()) {
-    for (const std::string& note : p->notes) say(note);
+    for (const std::string& note : p->notes) tell(note);
   }
   fmt::print("{}", text_of(o, layers, tokens));
   return 0;

@@ -72,6 +72,7 @@ qkv::Attention attention_of(const Json& options, const qkv::Inputs& in) {
     a.scale(double(read_values(options.at("scale")).at(0)));
   if (in.sinks) a.weights(qkv::SinkSoftmax{});
   a.zero_key(option(options, "add_zero_attn", false));
+  a.dropout(option(options, "dropout_p", 0.0));
   return a;
 }
 

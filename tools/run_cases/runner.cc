@@ -93,19 +93,21 @@ Outcome run_operation(const std::string& id, const Json& entry, Operation operat
   return compare(id, entry, answer);
 }
 
-Outcome run_entry(const Json& entry) {
-  const std::string id = member(entry, "id").get<std::string>();
-  const std::string op = member(entry, "op").get<std::string>();
-  const auto known = operations().find(op);
-  if (known == operations().end()) return {id, Verdict::kUnsupported, fmt::format("operation {}", op)};
+/// A malformed entry fails and keeps no other from its verdict.
+Outcome run_entry(const Json& entry, size_t number) {
+  std::string id = fmt::format("entry {}", number);
   try {
+    id = member(entry, "id").get<std::string>();
+    const std::string op = member(entry, "op").get<std::string>();
+    const auto known = operations().find(op);
+    if (known == operations().end()) return {id, Verdict::kUnsupported, fmt::format("operation {}", op)};
     return run_operation(id, entry, known->second);
   } catch (const NotSupported& e) {
     return {id, Verdict::kUnsupported, e.what()};
   } catch (const Malformed& e) {
-    throw Malformed(fmt::format("entry {}: {}", id, e.what()));
+    return {id, Verdict::kFail, fmt::format("malformed: {}", e.what())};
   } catch (const Json::exception& e) {
-    throw Malformed(fmt::format("entry {}: {}", id, e.what()));
+    return {id, Verdict::kFail, fmt::format("malformed: {}", e.what())};
   }
 }
 
@@ -121,7 +123,7 @@ std::vector<Outcome> run_file(const Json& file) {
   const Json& entries = member(file, "entries");
   if (!entries.is_array()) throw Malformed("\"entries\" is not a list");
   std::vector<Outcome> outcomes;
-  for (const Json& entry : entries) outcomes.push_back(run_entry(entry));
+  for (const Json& entry : entries) outcomes.push_back(run_entry(entry, outcomes.size()));
   return outcomes;
 }
 

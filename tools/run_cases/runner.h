@@ -31,7 +31,7 @@ struct Outcome {
   std::string detail;  // why, or a remark beside a pass
 };
 
-/// Runs every entry of a parsed file. Throws Malformed, with the entry's id.
+/// Runs every entry of a parsed file; a malformed one fails. Throws Malformed where the file is no list of entries.
 std::vector<Outcome> run_file(const Json& file);
 
 /// The same of a file on disk; the message names it.
