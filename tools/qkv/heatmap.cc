@@ -66,7 +66,7 @@ CellLook look_of(const Matrix& m, const Shade& shade, size_t at, bool colored) {
   const double place = shade.place(v);
   const auto step = static_cast<size_t>(
       std::clamp(place * static_cast<double>(kRamp.size()), 0.0, static_cast<double>(kRamp.size() - 1)));
-  return {viridis(place), short_number(v, colored), kRamp[step]};
+  return {cividis(place), short_number(v, colored), kRamp[step]};
 }
 
 std::string legend(const GridPlan& plan, const Matrix& m, const Shade& shade, const Screen& screen) {
@@ -74,7 +74,7 @@ std::string legend(const GridPlan& plan, const Matrix& m, const Shade& shade, co
   if (screen.colors == ColorDepth::kNone) {
     bar = plan.cell_width == 4 ? "to" : fmt::format("'{}'", kRamp);
   } else {
-    for (int n = 0; n < 24; ++n) bar += background(viridis(n / 23.0), screen.colors) + " ";
+    for (int n = 0; n < 24; ++n) bar += background(cividis(n / 23.0), screen.colors) + " ";
     bar += plain(screen.colors);
   }
   std::string text =

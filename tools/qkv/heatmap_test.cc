@@ -57,8 +57,8 @@ TEST(Heatmap, OnPaperIsATableOfNumbers) {
 
 TEST(Heatmap, InColourEveryCellHasItsNumberAndAColour) {
   const std::string text = render_heatmap(three_tokens(), kWords, Scale::kLinear, kRich);
-  EXPECT_THAT(text, HasSubstr("\x1b[48;2;253;231;37m\x1b[38;2;0;0;0m 1.0"));
-  EXPECT_THAT(text, HasSubstr("\x1b[48;2;68;1;84m"));
+  EXPECT_THAT(text, HasSubstr("\x1b[48;2;254;232;56m\x1b[38;2;0;0;0m 1.0"));
+  EXPECT_THAT(text, HasSubstr("\x1b[48;2;0;34;78m"));
   for (const std::string& line : lines_of(text)) {
     if (line.find('\x1b') == line.npos) continue;
     EXPECT_THAT(line, HasSubstr("\x1b[0m"));
@@ -85,7 +85,7 @@ TEST(Heatmap, HalfBlocksHoldTwoRowsALine) {
   const std::vector<std::string> lines = lines_of(render_heatmap(m, {}, Scale::kLinear, kRich));
   ASSERT_EQ(lines.size(), 1 + 32 + 1U);
   EXPECT_THAT(lines[6], StartsWith("10 "));
-  EXPECT_THAT(lines[6], HasSubstr("\x1b[38;2;253;231;37m\x1b[48;2;68;1;84m▀\x1b[38;2;68;1;84m\x1b[48;2;253;231;37m▀"));
+  EXPECT_THAT(lines[6], HasSubstr("\x1b[38;2;254;232;56m\x1b[48;2;0;34;78m▀\x1b[38;2;0;34;78m\x1b[48;2;254;232;56m▀"));
 }
 
 TEST(Heatmap, ALinkIsNotLostWhenManyPairsShareACell) {
