@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 
 TEST_F(Command, SaysItsVersionAndItsHelp) {
   EXPECT_THAT(run("--version").out, StartsWith("qkv "));
-  for (const char* command : {"attend", "see", "compare"}) {
+  for (const char* command : {"attend", "see", "explain", "compare"}) {
     const Outcome o = run(std::string(command) + " --help");
     EXPECT_EQ(o.code, 0);
     EXPECT_THAT(o.out, HasSubstr("Examples:\n  qkv " + std::string(command)));
