@@ -22,6 +22,7 @@ constexpr const char* kExamples = R"(Examples:
   qkv see model.npz --layer 5 --head 4 --between bad,great
   qkv see model.npz --layer 4 --head 7 --row 5   (one query: its keys as bars)
   qkv see model.npz --grid --scale lift          (all heads as small pictures, weights against uniform ones)
+  qkv see model.npz --layer 4 --head 7 --png head.png
   qkv see weights.npy --head 0 --tokens the,cat,sat
   qkv see --q '1,2;2,1' --k '2,1;1,2' --plain    (in sentences, for screen readers)
   qkv see model.npz --mask --causal --window 3,0 (who may see whom, and the rule that hides each pair)
@@ -79,6 +80,11 @@ std::string text_of_head(const SeeOptions& o, const std::vector<Layer>& layers, 
 }
 
 std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens) {
+  if (!o.png.empty()) {
+    SeeOptions chosen = o;
+    if (!o.grid && shows_one_head(o, layers)) chosen.head = std::max(0, o.head);
+    return png_text(chosen, layers);
+  }
   if (!o.grid && (o.mask || shows_one_head(o, layers))) {
     SeeOptions chosen = o;
     chosen.head = std::max(0, o.head);
@@ -154,6 +160,7 @@ void add_see(CLI::App& app, Run& run) {
   command->add_flag("--links", o.only_links, "only the strongest links");
   command->add_flag("--mask", o.mask, "draw who may see whom, and which rule hides the rest");
   command->add_flag("--from-file", o.from_file, "take the weights in FILE, do not compute them from q and k");
+  command->add_option("--png", o.png, "draw the head, or all heads, into this file instead")->type_name("FILE");
   command->add_flag("--plain", o.plain, "sentences, for screen readers");
   add_color_option(*command, o.color);
   command->add_flag("--json", o.json, "print facts as JSON");

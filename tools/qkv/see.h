@@ -36,6 +36,9 @@ std::string row_json(const SeeOptions&, const Layer&, const Tokens&);
 /// All heads of some layers as small pictures.
 std::string grid_text(const SeeOptions&, const std::vector<Layer>&, const Screen&);
 
+/// Draws one head, or all of them where o.head is below 0, into the file o.png; what that holds, as text or JSON.
+std::string png_text(const SeeOptions&, const std::vector<Layer>&);
+
 /// All heads of some layers: a table of what each does, and the strongest links of every layer.
 std::string heads_text(const SeeOptions&, const std::vector<Layer>&, const Tokens&, const Screen&);
 std::string heads_json(const SeeOptions&, const std::vector<Layer>&, const Tokens&);

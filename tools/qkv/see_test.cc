@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
@@ -96,6 +97,27 @@ TEST_F(See, PlainIsSentencesOnly) {
   }
   EXPECT_THAT(see(kSample + " --plain --layer 4 --head 7"),
               HasSubstr("\nbad(5) looks at not(4) 0.56, was(3) 0.25, [CLS](0) 0.13; 10 more keys share 0.06.\n"));
+}
+
+TEST_F(See, APictureIsWrittenWithACaption) {
+  EXPECT_EQ(see(kSample + " --layer 4 --head 7 --png " + file("h.png")),
+            file("h.png") +
+                ": 688 x 656 pixels. layer 4, head 7: rows from the top are queries 0 to 12, columns from the left "
+                "keys 0 to 12; weight from 0 (dark blue) to 0.947 (yellow), linear scale.\n");
+  EXPECT_THAT(io::bytes_of(file("h.png")), StartsWith("\x89PNG\r\n"));
+  const auto json = nlohmann::json::parse(see(kSample + " --json --grid --scale lift --png " + file("all.png")));
+  EXPECT_EQ(json["height"], 6 * (13 * 7 + 16) + 16);
+  EXPECT_THAT(json["caption"].get<std::string>(),
+              StartsWith("layers 0 to 5 from the top, heads from the left; lift from"));
+}
+
+TEST_F(See, APictureThatCannotBeDrawnLeavesNoFile) {
+  expect_refusal("see " + kSample + " --layer 4 --head 7 --mask --png " + file("x.png"), 2,
+                 "leave --mask and --row out");
+  expect_refusal("see " + kSample + " --layer 4 --head 7 --png /nowhere/x.png", 1, "/nowhere/x.png");
+  write_npy(file("none.npy"), Array(DType::kFloat32, {2, 0, 3}).view());
+  expect_refusal("see " + file("none.npy") + " --png " + file("x.png"), 2, "nothing to draw");
+  EXPECT_FALSE(std::filesystem::exists(file("x.png")));
 }
 
 TEST_F(See, WrongUseIsCodeTwoAndOneLine) {
