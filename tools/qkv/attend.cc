@@ -22,11 +22,13 @@ constexpr const char* kExamples = R"(Examples:
   qkv attend --q q.npy --k k.npy --v v.npy -o out.npz --causal --lse
   qkv attend model.npz -o out.npz --stats --top 4      (names q, k, v, or layer0.q, layer0.k, ... of many layers)
   qkv attend model.npz --layer 3 -o out.npz --attention "causal window:255,0 align:bottom_right | softcap:30 | softmax"
+  qkv attend --x tokens.npy --wq wq.npy --wk wk.npy --wv wv.npy --wo wo.npy --heads 8 -o out.npz
   qkv attend --q q.npy --k kv.npz:k --v kv.npz:v -o out.npy --lengths 13,22,4 --window 7,0 --align top_left
 
 Shapes: q {B, H, L, D}, k {B, Hkv, S, D}, v {B, Hkv, S, Dv}; {H, L, D} and {L, D} are one batch entry.
 Results: out, and where asked for lse, weights, entropy, effective_keys, max_weight, max_index, mean_distance,
-visible_keys, top_weights, top_indices, with the layer in front (layer3.out).)";
+visible_keys, top_weights, top_indices, with the layer in front (layer3.out). With --x and --wo also projected: all
+heads side by side, times wo.)";
 
 struct Options {
   std::string file, output;
@@ -42,6 +44,10 @@ class Results {
     arrays_.emplace_back(dtype, std::move(shape));
     names_.push_back(std::move(name));
     return arrays_.back().view();
+  }
+  void add(std::string name, Array array) {
+    arrays_.push_back(std::move(array));
+    names_.push_back(std::move(name));
   }
   /// Files get as many axes as q had.
   std::vector<NamedTensor> named(int missing_axes) const {
@@ -133,6 +139,8 @@ Report compute(const Options& o, const Problem& p, int layer, Results& results) 
   forward(p.attention, p.inputs, outputs);
   Report r;
   r.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (p.projections && p.projections->wo)
+    results.add(layer_prefix(layer) + "projected", project_out(*p.projections, outputs.out));
   r.layer = layer;
   r.query = shape_text(p.inputs.query);
   r.key = shape_text(p.inputs.key);
@@ -212,9 +220,7 @@ void add_attend(CLI::App& app, Run& run) {
   command->footer(kExamples);
   command->add_option("FILE", o.file,
                       "an .npz with q, k, v, or layer0.q and so on, and whatever else the attention needs");
-  command->add_option("--q", o.attention.tensors["q"], "queries: FILE.npy, or FILE.npz:NAME")->type_name("FILE");
-  command->add_option("--k", o.attention.tensors["k"], "keys")->type_name("FILE");
-  command->add_option("--v", o.attention.tensors["v"], "values")->type_name("FILE");
+  add_tensor_options(*command, o.attention);
   command->add_option("-o,--output", o.output, "where results go: .npz, or .npy for the output alone")
       ->required()
       ->type_name("FILE");

@@ -13,6 +13,7 @@ using Run = std::function<int()>;
 
 void add_attend(CLI::App& app, Run& run);
 void add_see(CLI::App& app, Run& run);
+void add_explain(CLI::App& app, Run& run);
 void add_compare(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "qkv/part.h"
 #include "qkv/views.h"
 
 namespace qkv::cli {
@@ -68,8 +69,11 @@ class PlaceObserver final : public passes::Observer {
   std::vector<Shares> sums_;
 };
 
+/// A NaN is to be seen, and must not break the order.
+float rank_of(float weight) { return std::isnan(weight) ? INFINITY : weight; }
+
 bool stronger(const Link& a, const Link& b) {
-  if (a.weight != b.weight) return a.weight > b.weight;
+  if (rank_of(a.weight) != rank_of(b.weight)) return rank_of(a.weight) > rank_of(b.weight);
   return a.query != b.query ? a.query < b.query : a.key < b.key;
 }
 
@@ -142,11 +146,6 @@ KeyPositions keys_of(const Problem& p, int64_t batch) {
 int64_t row_index(const Problem& p, int64_t batch, int64_t head, int64_t row) {
   if (p.packed) return (p.inputs.cumulative_query_lengths(batch) + row) * p.sizes.heads + head;
   return (batch * p.sizes.heads + head) * p.sizes.queries + row;
-}
-
-int64_t queries_of(const Problem& p, int64_t batch) {
-  const View<const int32_t> c = p.inputs.cumulative_query_lengths;
-  return p.packed ? int64_t{c(batch + 1)} - c(batch) : p.sizes.queries;
 }
 
 HeadFacts facts_of_head(const Problem& p, const Rows& rows, int64_t batch, int64_t head, int count,

@@ -11,7 +11,7 @@ namespace qkv::cli {
 
 namespace {
 
-constexpr int kWidestLabel = 16, kTallestLabel = 9, kLinesAround = 12;
+constexpr int kWidestLabel = 16, kTallestLabel = 9, kLinesAround = 12, kLinesWithOneHead = 24;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -42,13 +42,17 @@ class Renderer {
     column_numbers();
     const int64_t step = plan_.half_blocks ? 2 : 1;
     for (int64_t row = 0; row < plan_.cell_rows; row += step) line(row);
+    if (plan_.cell_rows / step > kLinesWithOneHead) {  // by then the ones on top have left the screen
+      column_numbers();
+      column_labels();
+    }
     return out_;
   }
 
  private:
   /// One grapheme under the other, standing on the numbers.
   void column_labels() {
-    if (labels_.columns.empty() || plan_.column_factor != 1 || plan_.cell_width == 1) return;
+    if (labels_.columns.empty() || plan_.column_factor * unit_ != 1) return;
     std::vector<std::vector<std::string>> letters;
     size_t height = 0;
     for (const std::string& label : labels_.columns) {
@@ -58,6 +62,9 @@ class Renderer {
         letters.back().back() = screen_.unicode ? "⋮" : "~";
       }
       height = std::max(height, letters.back().size());
+      for (const std::string& letter : letters.back()) {
+        if (display_width(letter) > plan_.cell_width) return;
+      }
     }
     for (size_t line = 0; line < height; ++line) {
       std::string text(static_cast<size_t>(plan_.label_width + 1), ' ');
@@ -95,9 +102,9 @@ class Renderer {
   std::string row_label(int64_t cell_row) const {
     const int64_t row = cell_row * plan_.row_factor;
     const std::string number = std::to_string(row * unit_);
-    if (labels_.rows.empty() || plan_.row_factor != 1) return fit(number, plan_.label_width, Side::kRight, true);
-    const int number_width = digits((plan_.cell_rows - 1) * unit_);
-    const std::string& label = labels_.rows[static_cast<size_t>(row)];
+    if (labels_.rows.empty()) return fit(number, plan_.label_width, Side::kRight, true);
+    const int number_width = digits((plan_.cell_rows - 1) * plan_.row_factor * unit_);
+    const std::string& label = labels_.rows[static_cast<size_t>(row * unit_)];  // of many rows the first
     return fit(number, number_width, Side::kRight, true) + " " +
            fit(label, plan_.label_width - number_width - 1, Side::kLeft, !screen_.unicode);
   }

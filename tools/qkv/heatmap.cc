@@ -14,41 +14,6 @@ namespace {
 
 constexpr std::string_view kRamp = " .:-=+*#%@";  // ten steps that get darker on paper, brighter on a black screen
 
-struct Range {
-  float low = 0, high = 0;
-};
-
-/// 0, or what lies below it, to the largest finite value.
-Range range_of(const Matrix& m) {
-  Range range;
-  for (float v : m.values) {
-    if (!std::isfinite(v)) continue;
-    range.low = std::min(range.low, v);
-    range.high = std::max(range.high, v);
-  }
-  return range;
-}
-
-class Shade {
- public:
-  Shade(const Matrix& m, Scale scale) : range_(range_of(m)), scale_(scale) {
-    floor_ = std::max(1e-6F, 1.0F / (16.0F * static_cast<float>(std::max<int64_t>(1, m.columns * m.unit))));
-    if (floor_ >= range_.high) scale_ = Scale::kLinear;
-  }
-  double place(float v) const {
-    if (scale_ == Scale::kLog) return std::log(std::max(v, floor_) / floor_) / std::log(range_.high / floor_);
-    return range_.high > range_.low ? (v - range_.low) / (range_.high - range_.low) : 0;
-  }
-  float darkest() const { return scale_ == Scale::kLog ? floor_ : range_.low; }
-  float brightest() const { return range_.high; }
-  const char* name() const { return scale_ == Scale::kLog ? "log scale" : "linear scale"; }
-
- private:
-  Range range_;
-  Scale scale_;
-  float floor_ = 0;
-};
-
 /// Three columns: ".56", "1.0", "-.2"; nothing for what rounds to 0.
 std::string short_number(float v, bool colored) {
   if (std::isnan(v)) return "NaN";
@@ -56,30 +21,21 @@ std::string short_number(float v, bool colored) {
   if (std::abs(v) < 0.005F) return colored ? "" : ".";
   if (v > 0 && v < 0.995F) return fmt::format("{:.2f}", v).substr(1);
   if (v < 0 && v > -0.95F) return "-" + fmt::format("{:.1f}", -v).substr(1);
-  return std::abs(v) < 9.95F ? fmt::format("{:.1f}", v).substr(0, 3) : v > 0 ? ">10" : "<10";
+  if (v >= 9.95F && v < 999.5F) return fmt::format("{:.0f}", v);
+  return std::abs(v) < 9.95F ? fmt::format("{:.1f}", v).substr(0, 3) : v > 0 ? ">1k" : "<10";
 }
 
 CellLook look_of(const Matrix& m, const Shade& shade, size_t at, bool colored) {
   if (!m.hidden.empty() && m.hidden[at] != 0) return {kHidden, "//", '/'};
   const float v = m.values[at];
-  if (std::isnan(v)) return {kNotANumber, "NaN", '?'};
+  if (std::isnan(v)) return {shade.color(v), "NaN", '?'};
   const double place = shade.place(v);
-  const auto step = static_cast<size_t>(
-      std::clamp(place * static_cast<double>(kRamp.size()), 0.0, static_cast<double>(kRamp.size() - 1)));
-  return {viridis(place), short_number(v, colored), kRamp[step]};
+  return {shade.color_at(place), short_number(v, colored), ramp(place)};
 }
 
 std::string legend(const GridPlan& plan, const Matrix& m, const Shade& shade, const Screen& screen) {
-  std::string bar;
-  if (screen.colors == ColorDepth::kNone) {
-    bar = plan.cell_width == 4 ? "to" : fmt::format("'{}'", kRamp);
-  } else {
-    for (int n = 0; n < 24; ++n) bar += background(viridis(n / 23.0), screen.colors) + " ";
-    bar += plain(screen.colors);
-  }
-  std::string text =
-      fmt::format("{} weight {:.3g} {} {:.3g}, {}", std::string(static_cast<size_t>(plan.label_width), ' '),
-                  shade.darkest(), bar, shade.brightest(), shade.name());
+  std::string text = std::string(static_cast<size_t>(plan.label_width + 1), ' ') +
+                     legend_of(shade, screen, plan.cell_width == 4 ? Cells::kNumbers : Cells::kShades);
   const int64_t high = plan.row_factor * m.unit, wide = plan.column_factor * m.unit;
   if (high * wide > 1) text += fmt::format("; a cell is the largest of {} x {} pairs", high, wide);
   if (std::any_of(m.hidden.begin(), m.hidden.end(), [](uint8_t h) { return h != 0; }))
@@ -90,6 +46,29 @@ std::string legend(const GridPlan& plan, const Matrix& m, const Shade& shade, co
 }
 
 }  // namespace
+
+Range range_of(const Matrix& m) {
+  Range range;
+  for (size_t n = 0; n < m.values.size(); ++n) {
+    if (m.hidden.empty() || m.hidden[n] == 0) range.add(m.values[n]);
+  }
+  return range;
+}
+
+char ramp(double place) {
+  const auto steps = static_cast<double>(kRamp.size());
+  return kRamp[static_cast<size_t>(std::clamp(place * steps, 0.0, steps - 1))];
+}
+
+std::string legend_of(const Shade& shade, const Screen& screen, Cells cells) {
+  std::string bar = cells == Cells::kNumbers ? "to" : fmt::format("'{}'", kRamp);
+  if (screen.colors != ColorDepth::kNone) {
+    bar.clear();
+    for (int n = 0; n < 24; ++n) bar += background(shade.color_at(n / 23.0), screen.colors) + " ";
+    bar += plain(screen.colors);
+  }
+  return fmt::format("{} {:.3g} {} {:.3g}, {}", shade.measure(), shade.darkest(), bar, shade.brightest(), shade.name());
+}
 
 Matrix reduce_by_maximum(const Matrix& m, int64_t row_factor, int64_t column_factor) {
   if (row_factor == 1 && column_factor == 1) return m;
@@ -112,7 +91,7 @@ std::string render_heatmap(const Matrix& m, const AxisLabels& labels, Scale scal
     return fmt::format("nothing to draw: {} queries, {} keys\n", m.rows * m.unit, m.columns * m.unit);
   const GridPlan plan = plan_grid(m.rows, m.columns, labels, screen, m.unit);
   const Matrix cells = reduce_by_maximum(m, plan.row_factor, plan.column_factor);
-  const Shade shade(cells, scale);
+  const Shade shade(range_of(cells), m.columns * m.unit, scale);
   const bool colored = screen.colors != ColorDepth::kNone;
   const Paint paint = [&](int64_t r, int64_t c) { return look_of(cells, shade, cells.at(r, c), colored); };
   return render_grid(plan, labels, paint, screen, m.unit) + legend(plan, m, shade, screen);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "qkv/grid.h"
+#include "qkv/shade.h"
 
 namespace qkv::cli {
 
@@ -16,7 +17,15 @@ struct Matrix {
   size_t at(int64_t row, int64_t column) const { return static_cast<size_t>(row * columns + column); }
 };
 
-enum class Scale : uint8_t { kLinear, kLog };
+/// 0, or what lies below it, to the largest finite value that no mask hides.
+Range range_of(const Matrix&);
+
+/// One of ten characters that get darker on paper, brighter on a black screen. `place` from 0 to 1.
+char ramp(double place);
+
+/// "weight 0 (a bar of all shades) 0.84, linear scale".
+enum class Cells : uint8_t { kNumbers, kShades };
+std::string legend_of(const Shade&, const Screen&, Cells);
 
 /// Fits the screen; where several pairs share a cell it shows the largest (a mean would lose single links, a NaN always
 /// shows). Ends with a legend: range, scale, what a cell stands for.

@@ -57,8 +57,8 @@ TEST(Heatmap, OnPaperIsATableOfNumbers) {
 
 TEST(Heatmap, InColourEveryCellHasItsNumberAndAColour) {
   const std::string text = render_heatmap(three_tokens(), kWords, Scale::kLinear, kRich);
-  EXPECT_THAT(text, HasSubstr("\x1b[48;2;253;231;37m\x1b[38;2;0;0;0m 1.0"));
-  EXPECT_THAT(text, HasSubstr("\x1b[48;2;68;1;84m"));
+  EXPECT_THAT(text, HasSubstr("\x1b[48;2;254;232;56m\x1b[38;2;0;0;0m 1.0"));
+  EXPECT_THAT(text, HasSubstr("\x1b[48;2;0;34;78m"));
   for (const std::string& line : lines_of(text)) {
     if (line.find('\x1b') == line.npos) continue;
     EXPECT_THAT(line, HasSubstr("\x1b[0m"));
@@ -83,9 +83,24 @@ TEST(Heatmap, HalfBlocksHoldTwoRowsALine) {
   m.values[m.at(10, 20)] = 1;
   m.values[m.at(11, 21)] = 1;
   const std::vector<std::string> lines = lines_of(render_heatmap(m, {}, Scale::kLinear, kRich));
-  ASSERT_EQ(lines.size(), 1 + 32 + 1U);
+  ASSERT_EQ(lines.size(), 1 + 32 + 1 + 1U);  // numbers above and below, and the legend
   EXPECT_THAT(lines[6], StartsWith("10 "));
-  EXPECT_THAT(lines[6], HasSubstr("\x1b[38;2;253;231;37m\x1b[48;2;68;1;84m▀\x1b[38;2;68;1;84m\x1b[48;2;253;231;37m▀"));
+  EXPECT_THAT(lines[6], HasSubstr("\x1b[38;2;254;232;56m\x1b[48;2;0;34;78m▀\x1b[38;2;0;34;78m\x1b[48;2;254;232;56m▀"));
+}
+
+TEST(Heatmap, LabelsStayInSightOfLongMaps) {
+  std::vector<std::string> words;
+  for (int n = 0; n < 60; ++n) words.push_back("w" + std::to_string(n));
+  Matrix m{60, 60, 1, std::vector<float>(60 * 60, 0.0F), {}};
+  const std::vector<std::string> lines = lines_of(render_heatmap(m, {words, words}, Scale::kLinear, kRich));
+  ASSERT_EQ(lines.size(), 3 + 1 + 30 + 1 + 3 + 1U);
+  EXPECT_EQ(lines[0], lines[35]);
+  EXPECT_EQ(lines[3], lines[34]);
+  EXPECT_THAT(lines[4 + 5], StartsWith("10 w10 "));
+  // Of rows that share a cell the first one has its word.
+  const std::vector<std::string> reduced =
+      lines_of(render_heatmap(m, {words, {}}, Scale::kLinear, {ColorDepth::kNone, false, 30, 20}));
+  EXPECT_THAT(reduced[2], StartsWith(" 6 w6 "));
 }
 
 TEST(Heatmap, ALinkIsNotLostWhenManyPairsShareACell) {
@@ -100,7 +115,7 @@ TEST(Heatmap, NumbersCountPairsAlsoWhereTheMatrixIsAReduction) {
   const Matrix m{200, 200, 64, std::vector<float>(200 * 200, 0.5F), {}};
   const std::vector<std::string> lines = lines_of(render_heatmap(m, {}, Scale::kLinear, kPaper));
   EXPECT_THAT(lines[1], StartsWith("    0 @"));
-  EXPECT_THAT(lines[lines.size() - 2], StartsWith("12672 @"));
+  EXPECT_THAT(lines[lines.size() - 3], StartsWith("12672 @"));
   EXPECT_THAT(lines.back(), HasSubstr("the largest of 384 x 192 pairs"));
 }
 

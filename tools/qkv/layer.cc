@@ -1,12 +1,15 @@
 #include "qkv/layer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "qkv/error.h"
 #include "qkv/masks.h"
 #include "qkv/observers.h"
+#include "qkv/part.h"
 #include "qkv/views.h"
 
 namespace qkv::cli {
@@ -43,23 +46,57 @@ Matrix matrix_of(View<const void> w, int64_t batch, int64_t head) {
   return m;
 }
 
+/// Keys that each query sees, {L}; of weights alone those that are not exactly 0.
+std::vector<float> visible_of(const Problem& part) {
+  Array visible(DType::kInt32, {1, 1, part.sizes.queries});
+  Outputs out;
+  out.rows.visible_keys = visible.view().as<int32_t>();
+  forward(part.attention, part.inputs, out);
+  const auto* first = static_cast<const int32_t*>(visible.data());
+  return {first, first + visible.size()};
+}
+std::vector<float> visible_of(const Matrix& m) {
+  std::vector<float> visible(static_cast<size_t>(m.rows));
+  for (int64_t i = 0; i < m.rows; ++i) {
+    for (int64_t j = 0; j < m.columns; ++j) visible[static_cast<size_t>(i)] += m.values[m.at(i, j)] != 0 ? 1.0F : 0.0F;
+  }
+  return visible;
+}
+
+/// The largest weight times factor[row] of each cell of {1, 1, L, S}.
+struct LargestOfCells {
+  Matrix& cells;
+  const std::vector<float>& factor;
+  void see(float weight, Site at) {
+    float& cell = values[cells.at(at.row / cells.unit, at.column / cells.unit)];
+    const float x = weight * factor[static_cast<size_t>(at.row)];
+    if (std::isnan(x) || x > cell) cell = x;
+  }
+  void see(double weight, Site at) { see(static_cast<float>(weight), at); }
+  void join(const LargestOfCells& later) {
+    for (size_t n = 0; n < values.size(); ++n) {
+      if (std::isnan(later.values[n]) || later.values[n] > values[n]) values[n] = later.values[n];
+    }
+  }
+  void clear() { std::fill(values.begin(), values.end(), 0.0F); }
+  std::vector<float> values = std::vector<float>(static_cast<size_t>(cells.rows * cells.columns));
+};
+
 /// At O(L) memory beside the picture.
-Matrix picture_of_maxima(const Problem& p, int64_t batch, int64_t head) {
-  const Sizes& s = p.sizes;
-  const int cell = Pyramid::cell_for(s.queries, s.keys, kPictureSide);
-  const std::vector<int64_t> shape = {s.batch, s.heads, (s.queries + cell - 1) / cell, (s.keys + cell - 1) / cell};
-  const std::vector<int64_t> rows = p.packed ? std::vector<int64_t>{p.inputs.query.shape[0], s.heads}
-                                             : std::vector<int64_t>{s.batch, s.heads, s.queries};
-  Array row_max(sum_type(p), rows), row_sum(sum_type(p), rows), largest(DType::kFloat32, shape),
-      mean(DType::kFloat32, shape);
+Matrix picture_of_maxima(const Problem& part, Measure measure) {
+  const int64_t queries = part.sizes.queries, keys = part.sizes.keys;
+  const int cell = Pyramid::cell_for(queries, keys, kPictureSide);
+  Matrix m{(queries + cell - 1) / cell, (keys + cell - 1) / cell, cell, {}, {}};
+  Array row_max(sum_type(part), {1, 1, queries}), row_sum(sum_type(part), {1, 1, queries});
   Outputs out;
   out.row_max = row_max.view();
   out.row_sum = row_sum.view();
-  forward(p.attention, p.inputs, out);
-  Pyramid pyramid(largest.view().as<float>(), mean.view().as<float>(), s.queries, s.keys, cell);
-  observe(p.attention, p.inputs, {row_max.view(), row_sum.view()}, {pyramid});
-  Matrix m = matrix_of(largest.view(), batch, head);
-  m.unit = cell;
+  forward(part.attention, part.inputs, out);
+  const std::vector<float> factor =
+      measure == Measure::kLift ? visible_of(part) : std::vector<float>(static_cast<size_t>(queries), 1.0F);
+  LargestOfCells largest{m, factor};
+  observe(part.attention, part.inputs, {row_max.view(), row_sum.view()}, {largest});
+  m.values = std::move(largest.values);
   return m;
 }
 
@@ -103,15 +140,36 @@ std::vector<bool> Layer::padding(int64_t batch) const {
   return problem_ ? padding_of(*problem_, batch) : std::vector<bool>(static_cast<size_t>(sizes_.queries));
 }
 
-Matrix Layer::picture(int64_t batch, int64_t head) const {
-  if (!whole_) return picture_of_maxima(*problem_, batch, head);
+Matrix Layer::picture(int64_t batch, int64_t head, Measure measure) const {
+  std::optional<Problem> part;
+  if (problem_) part = part_of(*problem_, {.batch = batch, .head = head});
+  if (!whole_) return picture_of_maxima(*part, measure);
   Matrix m = matrix_of(weights(), batch, head);
-  if (!problem_ || !hides_anything(*problem_)) return m;
-  Array rule(DType::kUInt8, matrix_shape(sizes_));
-  hiding_rule_of(problem_->attention, problem_->inputs, rule.view().as<uint8_t>());
-  const View<uint8_t> r = rule.view().as<uint8_t>();
-  m.hidden.assign(&r(batch, head), &r(batch, head) + m.values.size());
+  if (measure == Measure::kLift) {
+    // Packed sequences are shorter than the matrix; rows past their end have no weights.
+    std::vector<float> visible = part ? visible_of(*part) : visible_of(m);
+    visible.resize(static_cast<size_t>(m.rows));
+    for (size_t n = 0; n < m.values.size(); ++n) m.values[n] *= visible[n / static_cast<size_t>(m.columns)];
+  }
+  if (!problem_ || m.values.empty() || !hides_anything(*problem_)) return m;
+  Array rule(DType::kUInt8, {1, 1, part->sizes.queries, part->sizes.keys});
+  hiding_rule_of(part->attention, part->inputs, rule.view().as<uint8_t>());
+  const View<const uint8_t> r = std::as_const(rule).view().as<const uint8_t>();
+  m.hidden.assign(m.values.size(), 1);
+  for (int64_t i = 0; i < r.shape[2]; ++i) std::copy_n(&r(0, 0, i), r.shape[3], &m.hidden[m.at(i, 0)]);
   return m;
+}
+
+std::vector<double> Layer::row(int64_t batch, int64_t head, int64_t query) const {
+  std::vector<double> row(static_cast<size_t>(keys()));
+  if (whole_) {
+    for (int64_t j = 0; j < keys(); ++j) row[static_cast<size_t>(j)] = element(weights(), batch, head, query, j);
+    return row;
+  }
+  const Problem part = part_of(*problem_, {batch, head, query, 1});
+  const Array w = computed_weights(part);
+  for (int64_t j = 0; j < part.sizes.keys; ++j) row[static_cast<size_t>(j)] = element(w.view(), 0, 0, 0, j);
+  return row;
 }
 
 }  // namespace qkv::cli

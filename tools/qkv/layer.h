@@ -9,6 +9,9 @@
 
 namespace qkv::cli {
 
+/// kLift: weight times the number of keys that the query sees. Of weights from a file those of exactly 0 count as not seen.
+enum class Measure : uint8_t { kWeight, kLift };
+
 enum class WeightsFrom : uint8_t { kQueriesAndKeys, kFile };
 
 class Layer {
@@ -32,7 +35,9 @@ class Layer {
   /// All weights {B, H, L, S}; nothing where they would be too many to hold.
   View<const void> weights() const;
   /// One head as a picture: every weight while there are few, else the largest of each square; with what masks hide.
-  Matrix picture(int64_t batch, int64_t head) const;
+  Matrix picture(int64_t batch, int64_t head, Measure) const;
+  /// All weights of one query {S}, at O(S) memory.
+  std::vector<double> row(int64_t batch, int64_t head, int64_t query) const;
 
  private:
   int number_;

@@ -1,6 +1,7 @@
 #include "qkv/links.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "qkv/error.h"
 #include "qkv/views.h"
@@ -45,8 +46,10 @@ class Habits {
   std::vector<Mean> columns_, diagonals_;
 };
 
+/// A NaN first: it is to be seen, and must not break the order.
 double rank_of(const RankedLink& r, Rank rank) {
-  return rank == Rank::kSurprise ? static_cast<double>(r.link.weight) - r.usual : static_cast<double>(r.link.weight);
+  const double x = static_cast<double>(r.link.weight) - (rank == Rank::kSurprise ? r.usual : 0);
+  return std::isnan(x) ? INFINITY : x;
 }
 
 void keep_first(std::vector<RankedLink>& links, int count, Rank rank) {

@@ -77,6 +77,7 @@ int main(int argc, char** argv) {
   qkv::cli::Run run;
   qkv::cli::add_attend(app, run);
   qkv::cli::add_see(app, run);
+  qkv::cli::add_explain(app, run);
   qkv::cli::add_compare(app, run);
   qkv::cli::add_bench(app, run);
 

@@ -10,6 +10,7 @@
 
 #include "qkv/error.h"
 #include "qkv/heads.h"
+#include "qkv/typed.h"
 #include "qkv/views.h"
 
 namespace qkv::cli {
@@ -32,14 +33,6 @@ std::vector<int32_t> numbers_of(std::string_view text, std::string_view option) 
     first = last + 1;
   }
   return numbers;
-}
-
-bool is_list(std::string_view text) { return !text.empty() && text.find_first_not_of("-0123456789,") == text.npos; }
-
-Array array_of(const std::vector<int32_t>& numbers) {
-  Array a(DType::kInt32, {static_cast<int64_t>(numbers.size())});
-  std::copy(numbers.begin(), numbers.end(), static_cast<int32_t*>(a.data()));
-  return a;
 }
 
 class Maker {
@@ -74,8 +67,10 @@ class Maker {
 
   /// From the option, else from the dump, else nothing.
   View<const void> load(const std::string& name) {
-    if (const std::string* where = option(name))
-      return keep(is_list(*where) ? array_of(numbers_of(*where, name)) : read_tensor(*where));
+    if (const std::string* where = option(name)) {
+      auto typed = typed_tensor(*where, name);
+      return keep(typed ? std::move(*typed) : read_tensor(*where));
+    }
     if (auto found = dump_.find(layer_, name)) return keep(std::move(*found));
     return {};
   }
@@ -87,6 +82,7 @@ class Maker {
 
   void queries_keys_values() {
     Inputs& in = problem_.inputs;
+    if (makes_projections()) return projections();
     in.query = needed("q");
     in.key = needed("k");
     in.value = load("v");
@@ -105,6 +101,39 @@ class Maker {
     const std::string file =
         dump_.path().empty() ? "" : fmt::format(", or a file with the name {}{}", layer_prefix(layer_), name);
     throw OptionError(fmt::format("{} is missing; give --{} FILE.npy{}", name, name, file));
+  }
+
+  /// Tokens and weights instead of q, k and v: where options say so, or the file has no q.
+  bool makes_projections() const {
+    if (option("q") != nullptr) {
+      if (option("x") != nullptr) throw OptionError("--q and --x: give q, k, v, or x with wq, wk, wv, not both");
+      return false;
+    }
+    return option("x") != nullptr || (given("x") && given("wq") && !dump_.has(layer_, "q"));
+  }
+
+  void projections() {
+    if (problem_.packed) throw OptionError("x: packed batches need q, k and v");
+    const View<const void> x = needed("x"), wq = needed("wq"), wk = needed("wk"), wv = load("wv"), wo = load("wo");
+    problem_.projections = understand_projections(x, wq, wk, wv, wo, heads(), options_.weight_layout);
+    const Projections& p = *problem_.projections;
+    const int64_t dim = p.outputs_of(wq) / p.heads, key_heads = p.outputs_of(wk) / dim;
+    Inputs& in = problem_.inputs;
+    in.query = keep(project(p, wq, dim));
+    in.key = keep(project(p, wk, dim));
+    if (wv) in.value = keep(project(p, wv, p.outputs_of(wv) / key_heads));
+    else in.value = in.key, in.value.shape[3] = 0;
+    problem_.missing_axes = x.rank == 2 ? 1 : 0;
+  }
+
+  int64_t heads() {
+    if (const View<const void> x = load("heads")) {
+      const Array number = to_int32(x, "heads");
+      if (number.size() != 1) throw ShapeError(fmt::format("heads: expected one number, got {}", shape_text(x)));
+      return *static_cast<const int32_t*>(number.data());
+    }
+    problem_.notes.push_back("heads: not said, so q = x wq is taken as one head; see --heads");
+    return 1;
   }
 
   void measure() {
@@ -282,49 +311,6 @@ Array to_int32(View<const void> x, const std::string& name) {
           fmt::format("{}: expected whole numbers, got {}; save x.astype(np.int32)", name, qkv::name(x.dtype)));
   }
   return result;
-}
-
-void add_attention_options(CLI::App& command, AttentionOptions& o) {
-  const char* group = "Attention";
-  command
-      .add_option("--attention", o.text, "the whole formula as text: \"causal window:255,0 | softcap:30 | softmax\"")
-      ->group(group);
-  command.add_flag("--causal", o.causal, "query p sees keys j <= p")->group(group);
-  command.add_option("--align", o.align, "where query 0 stands if there are fewer queries than keys")
-      ->check(CLI::IsMember({"top_left", "bottom_right"}))
-      ->group(group);
-  command.add_option("--window", o.window, "LEFT,RIGHT: query p sees p - LEFT <= j <= p + RIGHT; -1 is unlimited")
-      ->group(group);
-  command.add_option("--scale", o.scale, "factor of the scores; absent: 1 / sqrt(D)")->group(group);
-  command.add_option("--softcap", o.softcap, "scores become X tanh(score / X)")->group(group);
-  command.add_flag("--zero-key", o.zero_key, "one more key of zeros with a value of zeros")->group(group);
-  command.add_flag("--tiled-heads", o.tiled_heads, "query head h reads key head h mod Hkv, not h / (Hq / Hkv)")
-      ->group(group);
-  struct Tensor {
-    const char *option, *name, *help;
-  };
-  constexpr Tensor kTensors[] = {
-      {"--keep-mask", "keep_mask", "bool, true may attend: {B, H, L, S}, {L, S}, or {B, S} for padding"},
-      {"--ignore-mask", "ignore_mask", "bool, true is hidden; the same shapes"},
-      {"--bias", "bias", "added to the scores: {B, H, L, S}, {H, L, S} or {L, S}"},
-      {"--lengths", "key_lengths", "how many keys each batch entry has: a file, or 13,22,4"},
-      {"--documents", "documents", "document of each token, {B, L} or {L}: only the same one is seen"},
-      {"--sinks", "sinks", "logits {H} that take weight and have no value"},
-      {"--offset", "query_offset", "position of query 0: a number or one for each batch entry"},
-      {"--key-start", "key_start", "position of key column 0, where a cache dropped its oldest keys"},
-      {"--query-lengths", "cumulative_query_lengths",
-       "packed batches: 0 and the ends of the sequences, of q {T, H, D}"},
-      {"--packed-lengths", "cumulative_key_lengths", "the same of k and v"},
-  };
-  for (const Tensor& t : kTensors) {
-    command.add_option(t.option, o.tensors[t.name], t.help)->type_name("FILE")->group(group);
-  }
-  o.alibi = command
-                .add_option("--alibi", o.tensors["alibi_slopes"],
-                            "minus slope times distance; slopes {H} from FILE, or the usual ones")
-                ->expected(0, 1)
-                ->type_name("[FILE]")
-                ->group(group);
 }
 
 Problem make_problem(const AttentionOptions& options, const Dump& dump, int layer) {

@@ -8,6 +8,7 @@
 
 #include "qkv/attention.h"
 #include "qkv/dump.h"
+#include "qkv/projections.h"
 
 namespace CLI {  // CLI11 is large: only files that add options include it
 class App;
@@ -16,16 +17,17 @@ class Option;
 
 namespace qkv::cli {
 
-/// The attention as options say it. Tensors: FILE.npy or FILE.npz:NAME; those of one number a batch entry also "13,22,4".
+/// The attention as options say it. Tensors: FILE.npy, FILE.npz:NAME, or typed (typed.h).
 struct AttentionOptions {
   std::string text;  ///< --attention
   bool causal = false, zero_key = false, tiled_heads = false;
-  std::string align, window;
+  std::string align, window, weight_layout;
   std::optional<double> scale, softcap;
   std::map<std::string, std::string> tensors;  ///< by their name in Inputs
   const CLI::Option* alibi = nullptr;          ///< whether --alibi was given, with or without slopes
 };
-/// `options` has to live as long as the command.
+/// --q, --k, --v, or --x with --wq, --wk, --wv. `options` has to live as long as the command, here and below.
+void add_tensor_options(CLI::App& command, AttentionOptions& options);
 void add_attention_options(CLI::App& command, AttentionOptions& options);
 
 struct Sizes {
@@ -43,9 +45,10 @@ struct Problem {
   Inputs inputs;
   Sizes sizes;
   bool packed = false;
-  int missing_axes = 0;            ///< of q before {B, H, L, D}: outputs are written without them too
-  std::deque<Array> memory;        ///< what the views look at
-  std::vector<std::string> notes;  ///< what was understood from shapes, for a person
+  int missing_axes = 0;                    ///< of q before {B, H, L, D}: outputs are written without them too
+  std::deque<Array> memory;                ///< what the views look at
+  std::optional<Projections> projections;  ///< what q, k and v were made from, if so
+  std::vector<std::string> notes;          ///< what was understood from shapes, for a person
 };
 
 /// q, k, v and everything else of `layer`, from options first, then from the dump. Without `v` the values have no columns.

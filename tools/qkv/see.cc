@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "qkv/choice.h"
+#include "qkv/color_option.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/say.h"
@@ -19,7 +21,11 @@ constexpr const char* kExamples = R"(Examples:
   qkv see model.npz                              (all heads: what each does; the strongest links of every layer)
   qkv see model.npz --layer 4 --head 7           (a heat map, with tokens from model.json beside it)
   qkv see model.npz --layer 5 --head 4 --between bad,great
+  qkv see model.npz --layer 4 --head 7 --row 5   (one query: its keys as bars)
+  qkv see model.npz --grid --scale lift          (all heads as small pictures, weights against uniform ones)
+  qkv see model.npz --layer 4 --head 7 --png head.png
   qkv see weights.npy --head 0 --tokens the,cat,sat
+  qkv see --q '1,2;2,1' --k '2,1;1,2' --plain    (in sentences, for screen readers)
   qkv see model.npz --mask --causal --window 3,0 (who may see whom, and the rule that hides each pair)
   qkv see model.npz --links --top 3 --json
 
@@ -38,6 +44,8 @@ void check(const SeeOptions& o, const Layer& layer) {
   if (o.batch < 0 || o.batch >= layer.batches())
     throw OptionError(fmt::format("--batch {}: expected 0 to {}", o.batch, layer.batches() - 1));
   if (o.head >= layer.heads()) throw OptionError(fmt::format("--head {}: expected 0 to {}", o.head, layer.heads() - 1));
+  if (o.row >= layer.queries())
+    throw OptionError(fmt::format("--row {}: expected 0 to {}", o.row, layer.queries() - 1));
 }
 
 std::vector<Layer> layers_of(const SeeOptions& o, const Dump& dump) {
@@ -51,24 +59,48 @@ std::vector<Layer> layers_of(const SeeOptions& o, const Dump& dump) {
 
 void tell(const std::string& note) { say("qkv see", note); }
 
-std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens) {
+bool shows_one_head(const SeeOptions& o, const std::vector<Layer>& layers) {
+  return o.head >= 0 || (layers.size() == 1 && layers.front().heads() == 1);
+}
+
+/// About one head: a mask, a row, the head.
+std::string text_of_head(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens) {
+  const Layer& layer = layers.front();
   const Screen screen = screen_of_stdout(o.color);
   if (o.mask) {
-    SeeOptions first = o;
-    first.head = std::max(0, o.head);
-    return o.json ? mask_json(first, layers.front()) : mask_text(first, layers.front(), tokens, screen);
+    if (o.plain) return plain_mask(o, layer);
+    return o.json ? mask_json(o, layer) : mask_text(o, layer, tokens, screen);
   }
-  const bool one_head = o.head >= 0 || (layers.size() == 1 && layers.front().heads() == 1);
-  if (!o.between.empty() && !one_head) throw OptionError("--between: say which head, with --layer and --head");
-  SeeOptions chosen = o;
-  if (one_head) chosen.head = std::max(0, o.head);
-  if (o.json) return one_head ? head_json(chosen, layers.front(), tokens) : heads_json(o, layers, tokens);
-  return one_head && !o.only_links ? head_text(chosen, layers.front(), tokens, screen)
-                                   : heads_text(o, layers, tokens, screen);
+  if (o.row >= 0) {
+    if (o.plain) return plain_row(o, layer, tokens);
+    return o.json ? row_json(o, layer, tokens) : row_text(o, layer, tokens, screen);
+  }
+  if (o.json) return head_json(o, layer, tokens);
+  if (o.plain) return plain_head(o, layer, tokens);
+  return o.only_links ? heads_text(o, layers, tokens, screen) : head_text(o, layer, tokens, screen);
+}
+
+std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens) {
+  if (!o.png.empty()) {
+    SeeOptions chosen = o;
+    if (!o.grid && shows_one_head(o, layers)) chosen.head = std::max(0, o.head);
+    return png_text(chosen, layers);
+  }
+  if (!o.grid && (o.mask || shows_one_head(o, layers))) {
+    SeeOptions chosen = o;
+    chosen.head = std::max(0, o.head);
+    return text_of_head(chosen, layers, tokens);
+  }
+  if (!o.between.empty()) throw OptionError("--between: say which head, with --layer and --head");
+  if (o.row >= 0) throw OptionError("--row: say of which head, with --layer and --head");
+  if (o.json) return heads_json(o, layers, tokens);
+  if (o.plain) return plain_heads(o, layers, tokens);
+  const Screen screen = screen_of_stdout(o.color);
+  return o.grid ? grid_text(o, layers, screen) : heads_text(o, layers, tokens, screen);
 }
 
 int see(const SeeOptions& o) {
-  const Dump dump(o.file);
+  const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   check(o, dump);
   const std::vector<Layer> layers = layers_of(o, dump);
   const Tokens tokens = find_tokens(o.tokens, o.batch, layers.front().queries(), layers.front().keys());
@@ -80,6 +112,26 @@ int see(const SeeOptions& o) {
   return 0;
 }
 
+/// --scale is a scale of colours where it is a word, and the factor of the scores where it is a number, as in the other
+/// commands.
+void add_scales(CLI::App& command, SeeOptions& o) {
+  command.remove_option(command.get_option("--scale"));
+  const auto understand = [&o](const std::string& text) {
+    const std::map<std::string, Scale> words = {
+        {"linear", Scale::kLinear}, {"log", Scale::kLog}, {"lift", Scale::kLift}};
+    double factor = 0;
+    if (const auto word = words.find(text); word != words.end()) o.scale = word->second;
+    else if (CLI::detail::lexical_cast(text, factor)) o.attention.scale = factor;
+    else throw CLI::ValidationError("--scale", fmt::format("expected linear, log, lift or a number, got '{}'", text));
+  };
+  command
+      .add_option_function<std::string>("--scale", understand,
+                                        "colours by the weight (linear), its logarithm (log) or the weight times the "
+                                        "number of visible keys (lift); a number is the factor of the scores")
+      ->type_name("linear|log|lift|X")
+      ->trigger_on_parse();
+}
+
 }  // namespace
 
 void add_see(CLI::App& app, Run& run) {
@@ -87,11 +139,13 @@ void add_see(CLI::App& app, Run& run) {
   SeeOptions& o = *options;
   CLI::App* command = app.add_subcommand("see", "See who attends to whom");
   command->footer(kExamples);
-  command
-      ->add_option("FILE", o.file, "an .npz with q and k, or weights, or layer0.q and so on; or an .npy with weights")
-      ->required();
+  command->add_option("FILE", o.file,
+                      "an .npz with q and k, or weights, or layer0.q and so on; or an .npy with weights");
   command->add_option("--layer", o.layer, "which layer")->check(CLI::NonNegativeNumber);
   command->add_option("--head", o.head, "which head: as a heat map")->check(CLI::NonNegativeNumber);
+  command->add_option("--row", o.row, "of a head only this query: its keys as sorted bars")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--grid", o.grid, "all heads as small pictures");
   command->add_option("--batch", o.batch, "which batch entry")->check(CLI::NonNegativeNumber);
   command
       ->add_option("--tokens", o.tokens.option, "a,b,c or [\"a\", \",\"] or FILE.json; absent: the .json beside FILE")
@@ -100,20 +154,18 @@ void add_see(CLI::App& app, Run& run) {
       ->type_name("LIST");
   command->add_option("--between", o.between, "only links between these tokens")->type_name("a,b");
   command->add_option("--top", o.top, "how many links (of each layer, where there is no --head)")->type_name("N");
-  command->add_option("--rank", o.rank, "links by surprise (weight beyond the usual; the default) or by weight")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Rank>{{"surprise", Rank::kSurprise}, {"weight", Rank::kWeight}}))
-      ->type_name("surprise|weight");
+  add_choice<Rank>(*command, "--rank", o.rank, {{"surprise", Rank::kSurprise}, {"weight", Rank::kWeight}},
+                   "links by surprise (weight beyond the usual; the default) or by weight");
   command->add_flag("--links", o.only_links, "only the strongest links");
   command->add_flag("--mask", o.mask, "draw who may see whom, and which rule hides the rest");
   command->add_flag("--from-file", o.from_file, "take the weights in FILE, do not compute them from q and k");
-  command->add_flag("--log", o.log_scale, "colours by the logarithm of the weight");
-  command->add_option("--color", o.color, "colours: auto, always, never")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, ColorWhen>{
-          {"auto", ColorWhen::kAuto}, {"always", ColorWhen::kAlways}, {"never", ColorWhen::kNever}}))
-      ->type_name("WHEN");
+  command->add_option("--png", o.png, "draw the head, or all heads, into this file instead")->type_name("FILE");
+  command->add_flag("--plain", o.plain, "sentences, for screen readers");
+  add_color_option(*command, o.color);
   command->add_flag("--json", o.json, "print facts as JSON");
+  add_tensor_options(*command, o.attention);
   add_attention_options(*command, o.attention);
+  add_scales(*command, o);
   command->callback([options, &run] {
     options->tokens.tensors = options->file;
     run = [options] { return see(*options); };

@@ -12,19 +12,32 @@
 namespace qkv::cli {
 
 struct SeeOptions {
-  std::string file, between;
+  std::string file, between, png;
   TokenSource tokens;
   AttentionOptions attention;
   int layer = -1, head = -1, top = 8;
-  int64_t batch = 0;
-  bool mask = false, only_links = false, from_file = false, log_scale = false, json = false;
+  int64_t batch = 0, row = -1;
+  bool mask = false, grid = false, only_links = false, from_file = false, plain = false, json = false;
+  Scale scale = Scale::kLinear;
   ColorWhen color = ColorWhen::kAuto;
   std::optional<Rank> rank;  ///< absent: by surprise, of a head with a habit by weight
+
+  Measure measure() const { return scale == Scale::kLift ? Measure::kLift : Measure::kWeight; }
 };
 
 /// One head: heat map, what it does, its strongest links.
 std::string head_text(const SeeOptions&, const Layer&, const Tokens&, const Screen&);
 std::string head_json(const SeeOptions&, const Layer&, const Tokens&);
+
+/// One query of a head: its keys by weight, as bars.
+std::string row_text(const SeeOptions&, const Layer&, const Tokens&, const Screen&);
+std::string row_json(const SeeOptions&, const Layer&, const Tokens&);
+
+/// All heads of some layers as small pictures.
+std::string grid_text(const SeeOptions&, const std::vector<Layer>&, const Screen&);
+
+/// Draws one head, or all of them where o.head is below 0, into the file o.png; what that holds, as text or JSON.
+std::string png_text(const SeeOptions&, const std::vector<Layer>&);
 
 /// All heads of some layers: a table of what each does, and the strongest links of every layer.
 std::string heads_text(const SeeOptions&, const std::vector<Layer>&, const Tokens&, const Screen&);
@@ -34,7 +47,39 @@ std::string heads_json(const SeeOptions&, const std::vector<Layer>&, const Token
 std::string mask_text(const SeeOptions&, const Layer&, const Tokens&, const Screen&);
 std::string mask_json(const SeeOptions&, const Layer&);
 
+/// The same in sentences, for screen readers: no tables, no pictures.
+std::string plain_head(const SeeOptions&, const Layer&, const Tokens&);
+std::string plain_row(const SeeOptions&, const Layer&, const Tokens&);
+std::string plain_heads(const SeeOptions&, const std::vector<Layer>&, const Tokens&);
+std::string plain_mask(const SeeOptions&, const Layer&);
+
+/// "layer 4, head 7", with the batch entry where there are several.
+std::string head_name(const Layer&, int64_t head, int64_t batch);
+/// "computed from q and k" or "from the file".
+const char* source_of(const Layer&);
+/// What a head does, in sentences.
+std::string description(const HeadFacts&);
 /// "bad(5)", or "5" without tokens.
 std::string token_name(const std::vector<std::string>& tokens, int64_t index);
+
+/// The keys of one query with their weights, the largest first, without those of weight 0.
+struct RowKeys {
+  struct Key {
+    int64_t key;
+    double weight;
+  };
+  std::vector<Key> keys;
+  double sum = 0;                   ///< of all of them; with a sink below 1
+  std::vector<std::string> hidden;  ///< "7 by causal"
+};
+RowKeys keys_of_row(const Layer&, int64_t batch, int64_t head, int64_t query);
+
+/// How many pairs of one head each rule hides (or leaves visible); rules without any are left out.
+struct RuleCount {
+  uint8_t rule;
+  std::string name;
+  int64_t pairs;
+};
+std::vector<RuleCount> count_rules(const SeeOptions&, const Layer&);
 
 }  // namespace qkv::cli

@@ -12,36 +12,8 @@ namespace qkv::cli {
 namespace {
 
 std::string title(const SeeOptions& o, const Layer& layer, const Screen& screen) {
-  std::string text = layer.number() < 0 ? "" : fmt::format("layer {}, ", layer.number());
-  text += fmt::format("head {}", o.head);
-  if (layer.batches() > 1) text += fmt::format(", batch entry {}", o.batch);
-  const char* source = layer.problem() != nullptr ? "computed from q and k" : "from the file";
   return fmt::format("{}{}{}: each row is a query and says which keys it looks at (weights {})\n\n",
-                     bold(screen.colors), text, plain(screen.colors), source);
-}
-
-/// What a head does, in sentences.
-std::string description(const HeadFacts& f) {
-  const Place place = f.favourite();
-  std::string text;
-  if (f.of(place) >= kHabit) {
-    text = fmt::format(
-        "This head looks at {}, whatever the words are: {:.2f} of the weight of every query that has one.\n",
-        name(place), f.of(place));
-  } else if (f.of(place) >= 0) {
-    text =
-        fmt::format("Position alone does not explain this head: its favourite place, {}, gets {:.2f} of the weight.\n",
-                    name(place), f.of(place));
-  }
-  text += fmt::format("Entropy {:.2f} nats, as if a query looked at {:.1f} keys alike.", f.entropy, f.effective_keys);
-  for (int p = 0; p < kPlaces; ++p) {
-    if (f.share[p] >= 0)
-      text += fmt::format("{} {} {:.2f}", p == 0 ? " Mean weight on" : ",", name(static_cast<Place>(p)), f.share[p]);
-  }
-  text += ".\n";
-  if (f.padding_rows > 0) text += fmt::format("{} queries are padding and left out.\n", f.padding_rows);
-  if (f.empty_rows > 0) text += fmt::format("{} queries see no key.\n", f.empty_rows);
-  return text;
+                     bold(screen.colors), head_name(layer, o.head, o.batch), plain(screen.colors), source_of(layer));
 }
 
 std::string table_of(const std::vector<RankedLink>& links, const Layer& layer, int64_t batch, const Tokens& tokens,
@@ -93,16 +65,49 @@ std::vector<RankedLink> chosen_links(const SeeOptions& o, const Layer& layer, co
 
 }  // namespace
 
+std::string head_name(const Layer& layer, int64_t head, int64_t batch) {
+  std::string text = layer.number() < 0 ? "" : fmt::format("layer {}, ", layer.number());
+  text += fmt::format("head {}", head);
+  return layer.batches() > 1 ? text + fmt::format(", batch entry {}", batch) : text;
+}
+
+const char* source_of(const Layer& layer) {
+  return layer.problem() != nullptr ? "computed from q and k" : "from the file";
+}
+
+std::string description(const HeadFacts& f) {
+  const Place place = f.favourite();
+  std::string text;
+  if (f.of(place) >= kHabit) {
+    text = fmt::format(
+        "This head looks at {}, whatever the words are: {:.2f} of the weight of every query that has one.\n",
+        name(place), f.of(place));
+  } else if (f.of(place) >= 0) {
+    text =
+        fmt::format("Position alone does not explain this head: its favourite place, {}, gets {:.2f} of the weight.\n",
+                    name(place), f.of(place));
+  }
+  text += fmt::format("Entropy {:.2f} nats, as if a query looked at {:.1f} keys alike.", f.entropy, f.effective_keys);
+  for (int p = 0; p < kPlaces; ++p) {
+    if (f.share[p] >= 0)
+      text += fmt::format("{} {} {:.2f}", p == 0 ? " Mean weight on" : ",", name(static_cast<Place>(p)), f.share[p]);
+  }
+  text += ".\n";
+  if (f.padding_rows > 0) text += fmt::format("{} queries are padding and left out.\n", f.padding_rows);
+  if (f.empty_rows > 0) text += fmt::format("{} queries see no key.\n", f.empty_rows);
+  return text;
+}
+
 std::string token_name(const std::vector<std::string>& tokens, int64_t index) {
   if (tokens.empty()) return std::to_string(index);
   return fmt::format("{}({})", tokens[static_cast<size_t>(index)], index);
 }
 
 std::string head_text(const SeeOptions& o, const Layer& layer, const Tokens& tokens, const Screen& screen) {
-  const Matrix picture = layer.picture(o.batch, o.head);
+  const Matrix picture = layer.picture(o.batch, o.head, o.measure());
   const HeadFacts facts = layer.facts(o.batch, 1)[static_cast<size_t>(o.head)];
   std::string text = title(o, layer, screen);
-  text += render_heatmap(picture, {tokens.queries, tokens.keys}, o.log_scale ? Scale::kLog : Scale::kLinear, screen);
+  text += render_heatmap(picture, {tokens.queries, tokens.keys}, o.scale, screen);
   text += "\n" + description(facts);
   const Rank rank = rank_of(o, facts);
   const std::vector<RankedLink> links = chosen_links(o, layer, tokens, rank);

@@ -7,6 +7,7 @@
 #include "qkv/error.h"
 #include "qkv/grid.h"
 #include "qkv/masks.h"
+#include "qkv/rules.h"
 #include "qkv/see.h"
 #include "qkv/see_json.h"
 
@@ -15,7 +16,6 @@ namespace qkv::cli {
 namespace {
 
 constexpr double kMostPairs = 1 << 26;
-constexpr uint8_t kVisible = 0, kNoKey = 1, kFirstRule = 2;
 constexpr uint8_t kMixed = 255;  // a cell of several pairs, some visible
 constexpr std::string_view kLetters = "#-abcdefghijklmnopqrstuvwxyz";
 
@@ -33,16 +33,6 @@ Rgb color_of(uint8_t rule) {
   return kRuleColors[static_cast<size_t>(rule - kFirstRule) % std::size(kRuleColors)];
 }
 
-/// What each number of hiding_rule_of means.
-std::vector<std::string> rule_names(const Attention& a) {
-  std::vector<std::string> names = {"visible", "no such key (past its length)"};
-  for (const auto& pattern : a.patterns()) names.push_back(pattern->about().text);
-  for (const auto& score : a.scores()) {
-    if (score->hides()) names.push_back(score->about().text + " (-inf)");
-  }
-  return names;
-}
-
 /// The rules of a block of pairs as one: the one that hides most of them, kMixed where some are visible and some not.
 uint8_t joined(View<const uint8_t> rule, const SeeOptions& o, const GridPlan& plan, int64_t row, int64_t column) {
   std::array<int64_t, 256> count{};
@@ -56,32 +46,13 @@ uint8_t joined(View<const uint8_t> rule, const SeeOptions& o, const GridPlan& pl
   return count[kVisible] > 0 ? kMixed : static_cast<uint8_t>(most - count.begin());
 }
 
-/// How many pairs each rule hides (or leaves visible) in one head; rules without any are left out.
-struct RuleCount {
-  uint8_t rule;
-  std::string name;
-  int64_t pairs;
-};
-std::vector<RuleCount> count_rules(View<const uint8_t> rule, const SeeOptions& o, const Attention& a) {
-  std::array<int64_t, 256> count{};
-  for (int64_t i = 0; i < rule.shape[2]; ++i) {
-    for (int64_t j = 0; j < rule.shape[3]; ++j) ++count[rule(o.batch, o.head, i, j)];
-  }
-  const std::vector<std::string> names = rule_names(a);
-  std::vector<RuleCount> counts;
-  for (size_t r = 0; r < names.size(); ++r) {
-    if (count[r] > 0) counts.push_back({static_cast<uint8_t>(r), names[r], count[r]});
-  }
-  return counts;
-}
-
 std::string legend(const std::vector<RuleCount>& counts, const Screen& screen) {
   std::string text;
   for (const RuleCount& c : counts) {
     const std::string sample = screen.colors == ColorDepth::kNone
                                    ? std::string(1, letter_of(c.rule))
                                    : background(color_of(c.rule), screen.colors) + "  " + plain(screen.colors);
-    text += fmt::format("  {} {}{}: {} pairs\n", sample, c.rule >= kFirstRule ? "hidden by " : "", c.name, c.pairs);
+    text += fmt::format("  {} {}: {} pairs\n", sample, c.name, c.pairs);
   }
   return text;
 }
@@ -100,6 +71,20 @@ Array rules_of(const Layer& layer) {
   return rules;
 }
 
+std::vector<RuleCount> count(View<const uint8_t> rule, const SeeOptions& o, const Attention& a) {
+  std::array<int64_t, 256> pairs{};
+  for (int64_t i = 0; i < rule.shape[2]; ++i) {
+    for (int64_t j = 0; j < rule.shape[3]; ++j) ++pairs[rule(o.batch, o.head, i, j)];
+  }
+  const std::vector<std::string> names = rule_names(a);
+  std::vector<RuleCount> counts;
+  for (size_t r = 0; r < names.size(); ++r) {
+    if (pairs[r] == 0) continue;
+    counts.push_back({static_cast<uint8_t>(r), (r >= kFirstRule ? "hidden by " : "") + names[r], pairs[r]});
+  }
+  return counts;
+}
+
 }  // namespace
 
 std::string mask_text(const SeeOptions& o, const Layer& layer, const Tokens& tokens, const Screen& screen) {
@@ -113,15 +98,21 @@ std::string mask_text(const SeeOptions& o, const Layer& layer, const Tokens& tok
     return CellLook{color_of(id), std::string(1, letter_of(id)), letter_of(id)};
   };
   return fmt::format("{}who may see whom{}: {}\n\n{}\n{}", bold(screen.colors), plain(screen.colors), attention.text(),
-                     render_grid(plan, labels, paint, screen), legend(count_rules(rule, o, attention), screen));
+                     render_grid(plan, labels, paint, screen), legend(count(rule, o, attention), screen));
+}
+
+std::vector<RuleCount> count_rules(const SeeOptions& o, const Layer& layer) {
+  const Array rules = rules_of(layer);
+  return count(rules.view().as<const uint8_t>(), o, layer.problem()->attention);
 }
 
 std::string mask_json(const SeeOptions& o, const Layer& layer) {
   const Array rules = rules_of(layer);
   const Attention& attention = layer.problem()->attention;
+  const std::vector<std::string> names = rule_names(attention);
   nlohmann::json json = {{"attention", attention.text()}, {"head", o.head}, {"batch", o.batch}};
-  for (const RuleCount& c : count_rules(rules.view().as<const uint8_t>(), o, attention)) {
-    json["rules"].push_back({{"name", c.name}, {"pairs", c.pairs}, {"hides", c.rule != kVisible}});
+  for (const RuleCount& c : count(rules.view().as<const uint8_t>(), o, attention)) {
+    json["rules"].push_back({{"name", names[c.rule]}, {"pairs", c.pairs}, {"hides", c.rule != kVisible}});
   }
   return text_of(json);
 }

@@ -17,8 +17,8 @@ std::string Table::text(const Screen& screen) const {
     text.resize(text.find_last_not_of(' ') + 1);
     return text;
   };
-  std::string all =
-      faint(screen.colors) + line([&](size_t c) { return columns_[c].title; }) + plain(screen.colors) + "\n";
+  std::string all = line([&](size_t c) { return columns_[c].title; });
+  if (!all.empty()) all = faint(screen.colors) + all + plain(screen.colors) + "\n";
   for (const auto& row : rows_) all += line([&](size_t c) { return row[c]; }) + "\n";
   return all;
 }

@@ -18,6 +18,7 @@ class Table {
   /// As many cells as columns; safe text.
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
   bool empty() const { return rows_.empty(); }
+  /// Without a line of titles where all are empty.
   std::string text(const Screen&) const;
 
  private:

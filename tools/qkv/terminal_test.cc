@@ -66,15 +66,33 @@ TEST(Terminal, TheNearestOf256ColoursIsNear) {
 TEST(Colormap, GoesFromDarkToBrightWithoutAStepBack) {
   double before = -1;
   for (int n = 0; n <= 100; ++n) {
-    const Rgb c = viridis(n / 100.0);
+    const Rgb c = cividis(n / 100.0);
     const double luma = 0.2126 * c.r + 0.7152 * c.g + 0.0722 * c.b;
     EXPECT_GT(luma, before - 0.5) << n;  // rounding to bytes
     before = luma;
   }
-  EXPECT_EQ(viridis(-1), viridis(0));
-  EXPECT_EQ(viridis(2), viridis(1));
-  EXPECT_EQ(readable_on(viridis(0)), (Rgb{255, 255, 255}));
-  EXPECT_EQ(readable_on(viridis(1)), (Rgb{0, 0, 0}));
+  EXPECT_EQ(cividis(-1), cividis(0));
+  EXPECT_EQ(cividis(2), cividis(1));
+  EXPECT_EQ(readable_on(cividis(0)), (Rgb{255, 255, 255}));
+  EXPECT_EQ(readable_on(cividis(1)), (Rgb{0, 0, 0}));
+}
+
+TEST(Colormap, IsTheCividisThatOthersDrawWith) {  // #00224e and #fee838 are what matplotlib's to_hex() says
+  EXPECT_EQ(cividis(0), (Rgb{0x00, 0x22, 0x4E}));
+  EXPECT_EQ(cividis(127 / 255.0), (Rgb{0x7C, 0x7B, 0x78}));
+  EXPECT_EQ(cividis(1), (Rgb{0xFE, 0xE8, 0x38}));
+}
+
+TEST(Colormap, TheDivergingOneIsPalestInTheMiddle) {
+  const auto luma = [](Rgb c) { return 0.2126 * c.r + 0.7152 * c.g + 0.0722 * c.b; };
+  for (int n = 1; n <= 100; ++n) {
+    EXPECT_LE(luma(diverging(n / 100.0)), luma(diverging((n - 1) / 100.0)) + 0.5) << n;
+    EXPECT_LE(luma(diverging(-n / 100.0)), luma(diverging(-(n - 1) / 100.0)) + 0.5) << n;
+  }
+  EXPECT_EQ(diverging(0), (Rgb{245, 245, 245}));
+  EXPECT_GT(diverging(-1).b, diverging(-1).r);
+  EXPECT_GT(diverging(1).r, diverging(1).b);
+  EXPECT_EQ(diverging(-3), diverging(-1));
 }
 
 }  // namespace

@@ -1,0 +1,248 @@
+// Attention of one query, in steps that can be shown.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "qkv/explain.h"
+#include "qkv/masks.h"
+#include "qkv/part.h"
+#include "qkv/rules.h"
+#include "qkv/views.h"
+#include "reference/plain.h"
+
+namespace qkv::cli {
+
+namespace {
+
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+
+std::vector<double> as_doubles(View<const void> x, int64_t a, int64_t b, int64_t c) {
+  std::vector<double> row(static_cast<size_t>(x.shape[3]));
+  for (size_t d = 0; d < row.size(); ++d) row[d] = element(x, a, b, c, static_cast<int64_t>(d));
+  return row;
+}
+
+/// One modifier alone, so that each is a step.
+std::vector<Attention> modifiers_of(const Attention& attention) {
+  std::vector<Attention> single;
+  for (const auto& score : attention.scores()) single.push_back(Attention().add(score));
+  return single;
+}
+
+/// 0 where both are NaN or the same infinity.
+double apart(double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  const double d = std::abs(a - b);
+  return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (size_t n = 0; n < a.size(); ++n) largest = std::max(largest, apart(a[n], b[n]));
+  return largest;
+}
+
+double epsilon(DType type) {
+  switch (type) {
+    case DType::kFloat64: return 0x1p-52;
+    case DType::kFloat16: return 0x1p-10;
+    case DType::kBFloat16: return 0x1p-7;
+    default: return 0x1p-23;
+  }
+}
+
+/// 2 max|plain - exact| + 8 eps max|exact|, and what the steps in float64 are off themselves.
+Agreement agree(const char* what, const std::vector<double>& steps, const std::vector<double>& library,
+                const std::vector<double>& plain, const std::vector<double>& exact, DType type) {
+  double size = 0;
+  for (double x : exact) size = std::max(size, std::isfinite(x) ? std::abs(x) : 0);
+  return {what, largest_difference(steps, library),
+          2 * largest_difference(plain, exact) + 8 * epsilon(type) * size + largest_difference(steps, exact)};
+}
+
+class Explainer {
+ public:
+  Explainer(const Problem& whole, int64_t batch, int64_t head, int64_t query)
+      : whole_(whole), part_(part_of(whole, {batch, head, query, 1})), reference_(part_.attention, part_.inputs) {
+    e_.batch = batch;
+    e_.head = head;
+    e_.query = query;
+  }
+
+  Explanation explain() {
+    const Attention& a = part_.attention;
+    e_.dim = part_.sizes.dim;
+    e_.scale = reference_.scale();
+    e_.rules = rule_names(a);
+    for (const auto& score : a.scores()) e_.modifiers.push_back(score->about().text);
+    if (part_.inputs.alibi_slopes) {
+      const View<const void> slopes = with_axes(part_.inputs.alibi_slopes, {-1, -1, -1, 0});
+      e_.alibi_slope = element(slopes, 0, 0, 0, 0);
+    }
+    e_.query_vector = as_doubles(part_.inputs.query, 0, 0, 0);
+    scores();
+    softmax();
+    values();
+    output_projection();
+    compare();
+    return std::move(e_);
+  }
+
+ private:
+  void scores() {
+    Array rules(DType::kUInt8, {1, 1, 1, part_.sizes.keys});
+    hiding_rule_of(part_.attention, part_.inputs, rules.view().as<uint8_t>());
+    const std::vector<Attention> modifiers = modifiers_of(part_.attention);
+    std::vector<std::unique_ptr<reference::Problem>> single;
+    for (const Attention& m : modifiers) single.push_back(std::make_unique<reference::Problem>(m, part_.inputs));
+    for (int64_t j = 0; j < part_.sizes.keys; ++j) {
+      KeySteps k;
+      k.key = j;
+      k.rule = static_cast<const uint8_t*>(rules.data())[j];
+      if (k.rule == kNoKey) {
+        ++e_.missing_keys;
+        continue;
+      }
+      const Site at = reference_.site(0, 0, 0, j);
+      k.distance = std::abs(at.query - at.key);
+      k.key_vector = as_doubles(part_.inputs.key, 0, 0, j);
+      k.value = as_doubles(part_.inputs.value, 0, 0, j);
+      for (size_t d = 0; d < k.key_vector.size(); ++d) k.dot += e_.query_vector[d] * k.key_vector[d];
+      k.scaled = e_.scale * k.dot;
+      for (const auto& m : single) k.modified.push_back(m->modify<double>(k.score(), at));
+      e_.keys.push_back(std::move(k));
+    }
+    const std::vector<double> keyless = reference_.keyless_scores(0);
+    for (size_t n = 0; n < keyless.size(); ++n)
+      e_.keyless.push_back({n == 0 && part_.attention.has_sinks() ? "sink" : "zero key", keyless[n]});
+  }
+
+  /// A NaN that is seen stays.
+  void meet(double score) {
+    if (std::isnan(score) || score > e_.maximum) e_.maximum = score;
+  }
+
+  void softmax() {
+    e_.maximum = kNothing;
+    for (const KeySteps& k : e_.keys) {
+      if (k.rule == kVisible) meet(k.score());
+    }
+    for (const Keyless& k : e_.keyless) meet(k.score);
+    const double shift = e_.maximum == kNothing ? 0 : e_.maximum;
+    for (KeySteps& k : e_.keys) {
+      if (k.rule == kVisible) e_.sum += k.exponential = std::exp(k.score() - shift);
+    }
+    for (Keyless& k : e_.keyless) e_.sum += k.exponential = std::exp(k.score - shift);
+    e_.lse = e_.sum == 0 ? kNothing : e_.maximum + std::log(e_.sum);
+  }
+
+  void values() {
+    e_.out.assign(static_cast<size_t>(part_.sizes.value_dim), 0.0);
+    for (KeySteps& k : e_.keys) {
+      if (k.rule != kVisible || e_.sum == 0) continue;
+      k.weight = k.exponential / e_.sum;
+      for (size_t d = 0; d < e_.out.size(); ++d) e_.out[d] += k.weight * k.value[d];
+    }
+  }
+
+  void output_projection() {
+    if (!whole_.projections || !whole_.projections->wo) return;
+    const Problem row = part_of(whole_, {.batch = e_.batch, .first_query = e_.query, .queries = 1});
+    Array out(row.inputs.query.dtype, {1, row.sizes.heads, 1, row.sizes.value_dim});
+    Outputs outputs;
+    outputs.out = out.view();
+    forward(row.attention, row.inputs, outputs);
+    const View<const void> heads = std::as_const(out).view();
+    for (int64_t h = 0; h < row.sizes.heads; ++h) {
+      const std::vector<double> one = as_doubles(heads, 0, h, 0);
+      e_.heads_out.insert(e_.heads_out.end(), one.begin(), one.end());
+    }
+    const Projections& p = *whole_.projections;
+    e_.projected.assign(static_cast<size_t>(p.outputs_of(p.wo)), 0.0);
+    for (size_t c = 0; c < e_.projected.size(); ++c) {
+      for (size_t n = 0; n < e_.heads_out.size(); ++n)
+        e_.projected[c] += e_.heads_out[n] * p.weight(p.wo, static_cast<int64_t>(n), static_cast<int64_t>(c));
+    }
+  }
+
+  void compare() {
+    const DType type = part_.inputs.query.dtype;
+    const DType sums = type == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+    Array out(type, {1, 1, 1, part_.sizes.value_dim}), weights(sums, {1, 1, 1, part_.sizes.keys});
+    Outputs outputs;
+    outputs.out = out.view();
+    outputs.weights = weights.view();
+    forward(part_.attention, part_.inputs, outputs);
+    const reference::RowAnswer plain = reference::plain(reference_, type, 0, 0, 0),
+                               exact = reference::oracle(reference_, 0, 0, 0);
+    std::vector<double> own(static_cast<size_t>(part_.sizes.keys));
+    for (const KeySteps& k : e_.keys) own[static_cast<size_t>(k.key)] = k.weight;
+    e_.agreements.push_back(
+        agree("weights", own, as_doubles(std::as_const(weights).view(), 0, 0, 0), plain.weights, exact.weights, sums));
+    if (part_.sizes.value_dim > 0)
+      e_.agreements.push_back(
+          agree("out", e_.out, as_doubles(std::as_const(out).view(), 0, 0, 0), plain.out, exact.out, type));
+  }
+
+  const Problem& whole_;
+  Problem part_;
+  reference::Problem reference_;
+  Explanation e_;
+};
+
+void add_row_sums(View<const void> x, TensorFacts& facts) {
+  const int last = x.rank - 1;
+  std::array<int64_t, 3> size = {1, 1, 1};
+  for (int axis = 0; axis < last; ++axis) size[static_cast<size_t>(axis)] = x.shape[static_cast<size_t>(axis)];
+  facts.lowest = std::numeric_limits<double>::infinity();
+  facts.highest = -facts.lowest;
+  facts.rows = size[0] * size[1] * size[2];
+  const auto at = [&](std::array<int64_t, 4> index) { return element(x, index[0], index[1], index[2], index[3]); };
+  for (int64_t row = 0; row < facts.rows; ++row) {
+    std::array<int64_t, 4> index = {row / (size[1] * size[2]), row / size[2] % size[1], row % size[2], 0};
+    double sum = 0;
+    for (int64_t n = 0; n < x.shape[static_cast<size_t>(last)]; ++n) {
+      index[static_cast<size_t>(last)] = n;
+      sum += at(index);
+    }
+    if (facts.rows <= 4) facts.row_sums.push_back(sum);
+    if (std::isfinite(sum)) facts.lowest = std::min(facts.lowest, sum), facts.highest = std::max(facts.highest, sum);
+    else ++facts.other_rows;
+  }
+}
+
+}  // namespace
+
+Explanation explain_query(const Problem& whole, int64_t batch, int64_t head, int64_t query) {
+  return Explainer(whole, batch, head, query).explain();
+}
+
+std::vector<TensorFacts> facts_of_tensors(const Problem& p, const Dump& dump, int layer) {
+  std::vector<TensorFacts> all;
+  const auto add = [&](const char* name, View<const void> x) {
+    if (!x) return;
+    TensorFacts facts;
+    facts.name = name;
+    facts.type = qkv::name(x.dtype);
+    facts.shape = shape_text(x);
+    facts.bytes = x.size() * static_cast<int64_t>(size_of(x.dtype));
+    if (is_floating(x.dtype)) add_row_sums(x, facts);
+    all.push_back(std::move(facts));
+  };
+  if (p.projections) {
+    const Projections& j = *p.projections;
+    add("x", j.x), add("wq", j.wq), add("wk", j.wk), add("wv", j.wv), add("wo", j.wo);
+  }
+  const Inputs& in = p.inputs;
+  add("q", in.query), add("k", in.key);
+  if (p.sizes.value_dim > 0) add("v", in.value);
+  add("keep_mask", in.keep_mask), add("ignore_mask", in.ignore_mask), add("bias", in.bias);
+  add("alibi_slopes", in.alibi_slopes), add("sinks", in.sinks);
+  add("query_documents", in.query_documents), add("key_documents", in.key_documents);
+  for (const char* name : {"weights", "out"}) {
+    if (const auto found = dump.find(layer, name)) add(name, found->view());
+  }
+  return all;
+}
+
+}  // namespace qkv::cli

@@ -1,0 +1,14 @@
+// Numbers and short vectors as text for people.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace qkv::cli {
+
+/// Six decimals, whole numbers without any; "1.2e-07" and "1.23457e+09" where that would say nothing.
+std::string number(double x);
+
+/// "[1, -0.5, 2]"; of more than four numbers the first three and the last, and how many there are.
+std::string vector_text(const std::vector<double>& x);
+
+}  // namespace qkv::cli

@@ -1,0 +1,18 @@
+// Pictures as files.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace qkv::cli {
+
+struct Image {
+  int width = 0, height = 0;
+  std::vector<uint8_t> rgb;  ///< {height, width, 3}: rows from the top, red green blue
+};
+
+/// Writes 8-bit sRGB. The file appears complete or not at all; equal images give equal bytes. Throws ShapeError where the
+/// image is empty or has not as many bytes as it says, FileError where the file cannot be written.
+void write_png(const std::string& path, const Image&);
+
+}  // namespace qkv::cli
