@@ -165,7 +165,7 @@ inline void observe(const Attention& a, const Inputs& in, const RowSums& sums, s
 /// the first batch entry: packed sequences of very different lengths may take different ones.
 struct Path {
   std::string kernel;           ///< "prefill" (lanes are queries) or "decode" (lanes are keys)
-  std::string instruction_set;  ///< "AVX3", "AVX2", "SSE4", ...
+  std::string instruction_set;  ///< "AVX-512", "AVX2", "SSE4", ...
   int query_tile = 0;           ///< most rows of a tile
   int key_block = 0;            ///< keys of a block, at absolute positions
   int64_t work_items = 0;       ///< what threads share

@@ -41,6 +41,11 @@ void count_tiles(const Bound& b, const Plan& plan, int batch, int unit, int64_t 
   }
 }
 
+/// Highway's name of an instruction set as its maker calls it.
+std::string common_name(const std::string& target) {
+  return target.starts_with("AVX3") ? "AVX-512" + target.substr(4) : target;
+}
+
 std::string reason_of(const Bound& b, const Plan& plan) {
   if (b.batch() == 0 || plan.items == 0) return "nothing to compute: a size is 0";
   const int rows = b.group() * b.entries[0].queries;
@@ -68,7 +73,7 @@ Path find_path(const Attention& a, const Inputs& in, const Call& call) {
   const Plan plan(b, b.is_double() ? d.query_tile : f.query_tile, b.is_double() ? d.vector : f.vector, workspace.arena);
   Path path;
   path.kernel = b.batch() > 0 && plan.rows_of(0) == Rows::kDecode ? "decode" : "prefill";
-  path.instruction_set = f.instruction_set;
+  path.instruction_set = common_name(f.instruction_set);
   path.query_tile = path.kernel == "decode" ? kernels::DecodeKernels<float>::kMaxRows : plan.query_tile;
   path.key_block = kernels::kKeyBlock;
   path.work_items = plan.items;

@@ -51,7 +51,7 @@ int wait_while(std::atomic<int>& value, int old) {
 }
 
 int threads_by_default() {
-  if (const char* text = std::getenv("QKV_THREADS")) {
+  if (const char* text = std::getenv("QKV_THREADS"); text && *text) {
     const std::string_view digits(text);
     int threads = 0;
     const auto [end, error] = std::from_chars(digits.begin(), digits.end(), threads);

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "qkv/choice.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/problem.h"
@@ -224,7 +225,7 @@ void add_attend(CLI::App& app, Run& run) {
   command->add_option("-o,--output", o.output, "where results go: .npz, or .npy for the output alone")
       ->required()
       ->type_name("FILE");
-  command->add_option("--layer", o.layer, "only this layer of FILE")->check(CLI::NonNegativeNumber);
+  command->add_option("--layer", o.layer, "only this layer of FILE")->check(not_negative());
   command->add_flag("--lse", o.lse, "also the log-sum-exp of each row");
   command->add_flag("--weights", o.weights, "also all weights {B, H, L, S}");
   command->add_flag("--stats", o.stats,

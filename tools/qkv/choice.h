@@ -27,4 +27,15 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, V& value,
       ->trigger_on_parse();
 }
 
+/// For check(): a whole number of 0 or more.
+inline CLI::Validator not_negative() {
+  return {[](std::string& text) {
+            long long value = 0;
+            return CLI::detail::lexical_cast(text, value) && value >= 0
+                       ? std::string()
+                       : fmt::format("expected a whole number of 0 or more, got '{}'", text);
+          },
+          ""};
+}
+
 }  // namespace qkv::cli

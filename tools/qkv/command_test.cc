@@ -298,5 +298,36 @@ TEST_F(Command, ComparisonsOfWhatIsNoNumberFail) {
   expect_refusal("compare " + kSample + " --tolerance -1", 2, "--tolerance: expected a number of 0 or more, got -1");
 }
 
+TEST_F(Command, SeeRefusesWhatCannotBeWeights) {
+  const float negative[] = {0.5F, 0.5F, -0.25F, 1}, sums[] = {0.5F, 0.6F, 0, 1}, nan[] = {0.5F, 0.5F, NAN, 0};
+  for (const auto& [x, what] : {std::pair{negative, "there is -0.25 in row [0, 0, 1]"},
+                                {sums, "the sum is 1.1 in row [0, 0, 0]"},
+                                {nan, "there is nan in row [0, 0, 1]"}}) {
+    write_npy(file("w.npy"), View<const float>(x, {2, 2}));
+    expect_refusal("see " + file("w.npy"), 2, what);
+  }
+  write_npy(file("none.npy"), View<const float>(sums, {0, 1, 2, 2}));
+  expect_refusal("see " + file("none.npy"), 2, "there is nothing to see: the tensors have no batch entry");
+}
+
+TEST_F(Command, SeeOfWeightsTakesNoFormulaAndTheirQueriesStandAtTheirKeys) {
+  const float w[] = {0.125F, 0.875F, 0, 0, 0, 0.25F, 0.75F, 0};  // {2 queries, 4 keys}
+  write_npy(file("w.npy"), View<const float>(w, {2, 4}));
+  expect_refusal("see " + file("w.npy") + " --causal", 2, "are finished: a formula acts on q and k");
+  const auto share = [&](const std::string& more) {
+    return nlohmann::json::parse(run("see " + file("w.npy") + " --json" + more).out)["layers"][0]["heads"][0]["share"];
+  };
+  EXPECT_NEAR(share("")["itself"].get<double>(), (0.125 + 0.25) / 2, 1e-6);
+  EXPECT_NEAR(share(" --align bottom_right")["previous"].get<double>(), (0.875 + 0.75) / 2, 1e-6);
+}
+
+TEST_F(Command, WordsAndNumbersOutOfTheirRangeAreNamed) {
+  expect_refusal("see " + kSample + " --color sometimes", 2, "--color: expected auto, always, never, got 'sometimes'");
+  expect_refusal("see " + kSample + " --head -1", 2, "--head: expected a whole number of 0 or more, got '-1'");
+  const std::string help = run("see --help").out;
+  EXPECT_EQ(help.find('\0'), std::string::npos);
+  EXPECT_THAT(help, HasSubstr("--color auto|always|never"));
+}
+
 }  // namespace
 }  // namespace qkv::cli

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "qkv/choice.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/problem.h"
@@ -176,7 +177,7 @@ void add_compare(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("compare", "Compare weights and outputs in a file with recomputed ones");
   command->footer(kExamples);
   command->add_option("FILE", o.file, "an .npz with q, k, v and weights or out, or layer0.q and so on")->required();
-  command->add_option("--layer", o.layer, "only this layer")->check(CLI::NonNegativeNumber);
+  command->add_option("--layer", o.layer, "only this layer")->check(not_negative());
   command->add_option("--tolerance", o.tolerance, "largest difference that is allowed")
       ->check([](const std::string& text) {
         double value = 0;

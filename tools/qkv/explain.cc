@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "qkv/choice.h"
 #include "qkv/color_option.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
@@ -135,10 +136,10 @@ void add_explain(CLI::App& app, Run& run) {
   command->footer(kHelp);
   command->add_option("FILE", o.file, "an .npz with q, k, v, or layer0.q and so on; or x, wq, wk, wv");
   command->add_option("--example", o.example, "a worked example: W1, W1c, W2, W3, ...")->type_name("NAME");
-  command->add_option("--layer", o.layer, "which layer")->check(CLI::NonNegativeNumber);
-  command->add_option("--head", o.head, "which head; absent: 0")->check(CLI::NonNegativeNumber);
-  command->add_option("--query", o.query, "which query; absent: 0")->check(CLI::NonNegativeNumber);
-  command->add_option("--batch", o.batch, "which batch entry")->check(CLI::NonNegativeNumber);
+  command->add_option("--layer", o.layer, "which layer")->check(not_negative());
+  command->add_option("--head", o.head, "which head; absent: 0")->check(not_negative());
+  command->add_option("--query", o.query, "which query; absent: 0")->check(not_negative());
+  command->add_option("--batch", o.batch, "which batch entry")->check(not_negative());
   command
       ->add_option("--tokens", o.tokens.option, "a,b,c or [\"a\", \",\"] or FILE.json; absent: the .json beside FILE")
       ->type_name("LIST");

@@ -222,7 +222,7 @@ std::vector<HeadFacts> facts_of(const Problem& p, int64_t batch, int count) {
   return facts;
 }
 
-static HeadFacts facts_of_weights(View<const void> w, int64_t batch, int64_t head, int count) {
+HeadFacts facts_of_weights(View<const void> w, int64_t batch, int64_t head, int64_t offset, int count) {
   const int64_t queries = w.shape[2], keys = w.shape[3];
   const KeyPositions ends{0, keys - 1};
   HeadFacts f;
@@ -244,7 +244,7 @@ static HeadFacts facts_of_weights(View<const void> w, int64_t batch, int64_t hea
     const double entropy = std::max(0.0, std::log(sum) - plogp / sum);  // of the row divided by its sum
     f.entropy += entropy;
     f.effective_keys += std::exp(entropy);
-    positions.push_back(i + keys - queries);
+    positions.push_back(i + offset);
     for (int place = 0; place < kPlaces; ++place) {
       const int64_t j = key_at(static_cast<Place>(place), positions.back(), ends.first, ends.last);
       if (j >= 0 && j < keys) sums[static_cast<size_t>(place)] += element(w, batch, head, i, j);
@@ -252,12 +252,6 @@ static HeadFacts facts_of_weights(View<const void> w, int64_t batch, int64_t hea
   }
   average(f, sums, positions, ends);
   return f;
-}
-
-std::vector<HeadFacts> facts_of_weights(View<const void> w, int64_t batch, int count) {
-  std::vector<HeadFacts> facts;
-  for (int64_t h = 0; h < w.shape[1]; ++h) facts.push_back(facts_of_weights(w, batch, h, count));
-  return facts;
 }
 
 }  // namespace qkv::cli

@@ -40,8 +40,7 @@ std::vector<bool> padding_of(const Problem&, int64_t batch);
 
 /// Facts of every head of a batch entry, `count` links each. O(L) memory.
 std::vector<HeadFacts> facts_of(const Problem&, int64_t batch, int count);
-/// The same of weights {B, H, L, S} that somebody computed. Query i is taken to stand at key i if L is S, else the last
-/// query at the last key.
-std::vector<HeadFacts> facts_of_weights(View<const void> weights, int64_t batch, int count);
+/// The same of one head of weights {B, H, L, S} that somebody computed; query i stands at key i + offset.
+HeadFacts facts_of_weights(View<const void> weights, int64_t batch, int64_t head, int64_t offset, int count);
 
 }  // namespace qkv::cli

@@ -100,10 +100,36 @@ Matrix picture_of_maxima(const Problem& part, Measure measure) {
   return m;
 }
 
+/// Refuses what cannot be weights: a negative one, NaN, a row that sums to more than 1 (16-bit weights round, each by 2^-9).
+void check_weights(View<const void> w) {
+  const auto refuse = [&](const char* what, double number, int64_t b, int64_t h, int64_t i) {
+    throw OptionError(fmt::format(
+        "weights {} are not those of an attention: {} {:.4g} in row [{}, {}, {}]; each row is a softmax, and sums to "
+        "at most 1; give q and k instead, or what comes out of the softmax",
+        shape_text(w), what, number, b, h, i));
+  };
+  const bool narrow = w.dtype == DType::kFloat16 || w.dtype == DType::kBFloat16;
+  for (int64_t b = 0; b < w.shape[0]; ++b)
+    for (int64_t h = 0; h < w.shape[1]; ++h)
+      for (int64_t i = 0; i < w.shape[2]; ++i) {
+        double sum = 0;
+        for (int64_t j = 0; j < w.shape[3]; ++j) {
+          const double x = element(w, b, h, i, j);
+          if (!(x >= 0)) refuse("there is", x, b, h, i);
+          sum += x;
+        }
+        if (sum > (narrow ? 1.02 : 1.001)) refuse("the sum is", sum, b, h, i);
+      }
+}
+
 }  // namespace
 
 Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, WeightsFrom from) : number_(number) {
-  const bool computes = from == WeightsFrom::kQueriesAndKeys && (dump.has(number, "q") || !dump.has(number, "weights"));
+  const bool brings_queries = std::any_of(options.tensors.begin(), options.tensors.end(), [](const auto& t) {
+    return (t.first == "q" || t.first == "x") && !t.second.empty();
+  });
+  const bool computes = from == WeightsFrom::kQueriesAndKeys && (brings_queries || dump.has(number, "q") ||
+                                                                 dump.has(number, "x") || !dump.has(number, "weights"));
   if (computes) {
     problem_ = make_problem(options, dump, number);
     sizes_ = problem_->sizes;
@@ -124,16 +150,31 @@ Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, Weig
   sizes_.heads = w.shape[1];
   sizes_.queries = w.shape[2];
   sizes_.keys = w.shape[3];
+  check_weights(w);
+  if (says_formula(options))
+    throw OptionError(
+        fmt::format("the weights in {} are finished: a formula acts on q and k; leave --causal and the like out "
+                    "(--align is used, to say where the queries stand)",
+                    dump.path()));
+  if (options.align == "bottom_right") offset_ = sizes_.keys - sizes_.queries;
 }
 
 View<const void> Layer::weights() const { return whole_ ? as_four_axes(weights_.view()) : View<const void>(); }
 
 int64_t Layer::offset(int64_t batch) const {
-  return problem_ ? offset_of(*problem_, batch) - key_start_of(*problem_, batch) : sizes_.keys - sizes_.queries;
+  return problem_ ? offset_of(*problem_, batch) - key_start_of(*problem_, batch) : offset_;
 }
 
 std::vector<HeadFacts> Layer::facts(int64_t batch, int links) const {
-  return problem_ ? facts_of(*problem_, batch, links) : facts_of_weights(weights(), batch, links);
+  if (problem_) return facts_of(*problem_, batch, links);
+  std::vector<HeadFacts> all;
+  for (int64_t h = 0; h < heads(); ++h) all.push_back(facts(batch, links, h));
+  return all;
+}
+
+HeadFacts Layer::facts(int64_t batch, int links, int64_t head) const {
+  if (!problem_) return facts_of_weights(weights(), batch, head, offset(batch), links);
+  return facts_of(part_of(*problem_, {.batch = batch, .head = head}), 0, links).front();
 }
 
 std::vector<bool> Layer::padding(int64_t batch) const {

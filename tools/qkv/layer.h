@@ -31,6 +31,7 @@ class Layer {
   }  ///< nothing where weights come from the file
 
   std::vector<HeadFacts> facts(int64_t batch, int links) const;
+  HeadFacts facts(int64_t batch, int links, int64_t head) const;  ///< of one head, without a look at the others
   std::vector<bool> padding(int64_t batch) const;  ///< see padding_of; none where weights come from the file
   /// All weights {B, H, L, S}; nothing where they would be too many to hold.
   View<const void> weights() const;
@@ -45,6 +46,7 @@ class Layer {
   Array weights_;
   bool whole_ = false;
   Sizes sizes_;
+  int64_t offset_ = 0;  // of query 0 among the keys, where weights come from the file
 };
 
 }  // namespace qkv::cli

@@ -73,10 +73,10 @@ void each_link(View<const void> w, int64_t batch, int64_t head, const std::vecto
 
 std::vector<RankedLink> without_weights(const Layer& layer, int64_t batch, int64_t head, int count) {
   std::vector<RankedLink> links;
-  const std::vector<HeadFacts> facts = layer.facts(batch, count);
-  for (int64_t h = 0; h < layer.heads(); ++h) {
-    if (head >= 0 && h != head) continue;
-    for (const Link& link : facts[static_cast<size_t>(h)].links) links.push_back({h, link, -1});
+  const std::vector<HeadFacts> facts =
+      head >= 0 ? std::vector{layer.facts(batch, count, head)} : layer.facts(batch, count);
+  for (size_t n = 0; n < facts.size(); ++n) {
+    for (const Link& link : facts[n].links) links.push_back({head >= 0 ? head : static_cast<int64_t>(n), link, -1});
   }
   keep_first(links, count, Rank::kWeight);
   return links;

@@ -35,6 +35,10 @@ std::vector<int32_t> numbers_of(std::string_view text, std::string_view option) 
   return numbers;
 }
 
+bool says_settings(const AttentionOptions& o) {
+  return o.causal || o.zero_key || o.tiled_heads || !o.window.empty() || o.scale || o.softcap;
+}
+
 class Maker {
  public:
   Maker(const AttentionOptions& options, const Dump& dump, int layer) : options_(options), dump_(dump), layer_(layer) {}
@@ -160,8 +164,7 @@ class Maker {
 
   void formula() {
     if (options_.text.empty()) return formula_of_options();
-    if (options_.causal || options_.zero_key || options_.tiled_heads || !options_.align.empty() ||
-        !options_.window.empty() || options_.scale || options_.softcap) {
+    if (says_settings(options_) || !options_.align.empty()) {
       throw OptionError(
           "--attention says the whole formula; put the other options into its text, or leave --attention out");
     }
@@ -311,6 +314,13 @@ Array to_int32(View<const void> x, const std::string& name) {
           fmt::format("{}: expected whole numbers, got {}; save x.astype(np.int32)", name, qkv::name(x.dtype)));
   }
   return result;
+}
+
+bool says_formula(const AttentionOptions& o) {
+  const auto is_operand = [](const std::string& name) { return name == "q" || name == "k" || name == "v"; };
+  return says_settings(o) || !o.text.empty() || (o.alibi != nullptr && o.alibi->count() > 0) ||
+         std::any_of(o.tensors.begin(), o.tensors.end(),
+                     [&](const auto& t) { return !t.second.empty() && !is_operand(t.first); });
 }
 
 Problem make_problem(const AttentionOptions& options, const Dump& dump, int layer) {

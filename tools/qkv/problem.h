@@ -30,6 +30,9 @@ struct AttentionOptions {
 void add_tensor_options(CLI::App& command, AttentionOptions& options);
 void add_attention_options(CLI::App& command, AttentionOptions& options);
 
+/// Whether they say anything about the formula, or bring a tensor for it; --align does not count.
+bool says_formula(const AttentionOptions&);
+
 struct Sizes {
   int64_t batch = 0, heads = 0, key_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
   /// As a double: empty tensors of a hostile file can claim sizes whose product leaves 64 bits.

@@ -41,11 +41,13 @@ void check(const SeeOptions& o, const Dump& dump) {
 }
 
 void check(const SeeOptions& o, const Layer& layer) {
-  if (o.batch < 0 || o.batch >= layer.batches())
-    throw OptionError(fmt::format("--batch {}: expected 0 to {}", o.batch, layer.batches() - 1));
-  if (o.head >= layer.heads()) throw OptionError(fmt::format("--head {}: expected 0 to {}", o.head, layer.heads() - 1));
-  if (o.row >= layer.queries())
-    throw OptionError(fmt::format("--row {}: expected 0 to {}", o.row, layer.queries() - 1));
+  const auto expect_below = [](const char* option, int64_t value, int64_t count, const char* what) {
+    if (count == 0) throw OptionError(fmt::format("there is nothing to see: the tensors have no {}", what));
+    if (value >= count) throw OptionError(fmt::format("{} {}: expected 0 to {}", option, value, count - 1));
+  };
+  expect_below("--batch", o.batch, layer.batches(), "batch entry");
+  expect_below("--head", o.head, layer.heads(), "head");
+  if (o.row >= 0) expect_below("--row", o.row, layer.queries(), "query");
 }
 
 std::vector<Layer> layers_of(const SeeOptions& o, const Dump& dump) {
@@ -60,7 +62,9 @@ std::vector<Layer> layers_of(const SeeOptions& o, const Dump& dump) {
 void tell(const std::string& note) { say("qkv see", note); }
 
 bool shows_one_head(const SeeOptions& o, const std::vector<Layer>& layers) {
-  return o.head >= 0 || (layers.size() == 1 && layers.front().heads() == 1);
+  if (o.head >= 0) return true;
+  if (o.json && o.row < 0) return false;  // for machines the same form, however many heads there are
+  return layers.size() == 1 && layers.front().heads() == 1;
 }
 
 /// About one head: a mask, a row, the head.
@@ -141,12 +145,11 @@ void add_see(CLI::App& app, Run& run) {
   command->footer(kExamples);
   command->add_option("FILE", o.file,
                       "an .npz with q and k, or weights, or layer0.q and so on; or an .npy with weights");
-  command->add_option("--layer", o.layer, "which layer")->check(CLI::NonNegativeNumber);
-  command->add_option("--head", o.head, "which head: as a heat map")->check(CLI::NonNegativeNumber);
-  command->add_option("--row", o.row, "of a head only this query: its keys as sorted bars")
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("--layer", o.layer, "which layer")->check(not_negative());
+  command->add_option("--head", o.head, "which head: as a heat map")->check(not_negative());
+  command->add_option("--row", o.row, "of a head only this query: its keys as sorted bars")->check(not_negative());
   command->add_flag("--grid", o.grid, "all heads as small pictures");
-  command->add_option("--batch", o.batch, "which batch entry")->check(CLI::NonNegativeNumber);
+  command->add_option("--batch", o.batch, "which batch entry")->check(not_negative());
   command
       ->add_option("--tokens", o.tokens.option, "a,b,c or [\"a\", \",\"] or FILE.json; absent: the .json beside FILE")
       ->type_name("LIST");

@@ -105,7 +105,7 @@ std::string token_name(const std::vector<std::string>& tokens, int64_t index) {
 
 std::string head_text(const SeeOptions& o, const Layer& layer, const Tokens& tokens, const Screen& screen) {
   const Matrix picture = layer.picture(o.batch, o.head, o.measure());
-  const HeadFacts facts = layer.facts(o.batch, 1)[static_cast<size_t>(o.head)];
+  const HeadFacts facts = layer.facts(o.batch, 1, o.head);
   std::string text = title(o, layer, screen);
   text += render_heatmap(picture, {tokens.queries, tokens.keys}, o.scale, screen);
   text += "\n" + description(facts);
@@ -123,7 +123,7 @@ std::string head_text(const SeeOptions& o, const Layer& layer, const Tokens& tok
 }
 
 std::string head_json(const SeeOptions& o, const Layer& layer, const Tokens& tokens) {
-  const HeadFacts facts = layer.facts(o.batch, o.top)[static_cast<size_t>(o.head)];
+  const HeadFacts facts = layer.facts(o.batch, o.top, o.head);
   nlohmann::json json = json_of(facts, layer, o.head, tokens);
   json["links"] = json_of(chosen_links(o, layer, tokens, rank_of(o, facts)), tokens);
   return text_of(json);

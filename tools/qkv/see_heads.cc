@@ -70,10 +70,9 @@ std::string table_of_links(const SeeOptions& o, const std::vector<Layer>& layers
                  r.usual < 0 ? "" : fmt::format("{:.3f}", r.usual)});
     }
   }
-  const char* title =
-      rank_of(o) == Rank::kSurprise && ranked
-          ? "Strongest links of every layer beyond the usual (without links to itself and the first key)\n"
-          : "Strongest links of every layer\n";
+  const std::string title = fmt::format(
+      "Strongest links{}{}\n", layers.size() > 1 ? " of every layer" : "",
+      rank_of(o) == Rank::kSurprise && ranked ? " beyond the usual (without links to itself and the first key)" : "");
   const char* usual =
       ranked ? "usual: what other queries of the head give to the same key, or at the same distance (the larger mean)\n"
              : "";
