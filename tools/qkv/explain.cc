@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "qkv/color_option.h"
+#include "qkv/words.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/examples.h"

@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "qkv/color_option.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/labels.h"
+#include "qkv/words.h"
 
 namespace qkv::cli {
 
@@ -154,8 +154,7 @@ void add_see(CLI::App& app, Run& run) {
   command->add_option("--between", o.between, "only links between these tokens")->type_name("a,b");
   command->add_option("--top", o.top, "how many links (of each layer, where there is no --head)")->type_name("N");
   command->add_option("--rank", o.rank, "links by surprise (weight beyond the usual; the default) or by weight")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Rank>{{"surprise", Rank::kSurprise}, {"weight", Rank::kWeight}}))
+      ->transform(words<Rank>({{"surprise", Rank::kSurprise}, {"weight", Rank::kWeight}}))
       ->type_name("surprise|weight");
   command->add_flag("--links", o.only_links, "only the strongest links");
   command->add_flag("--mask", o.mask, "draw who may see whom, and which rule hides the rest");
