@@ -7,12 +7,12 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "qkv/words.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/examples.h"
 #include "qkv/labels.h"
 #include "qkv/part.h"
+#include "qkv/words.h"
 
 namespace qkv::cli {
 
