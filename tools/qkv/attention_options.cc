@@ -54,7 +54,7 @@ void add_attention_options(CLI::App& command, AttentionOptions& o) {
       {"--keep-mask", "keep_mask", "bool, true may attend: {B, H, L, S}, {L, S}, or {B, S} for padding"},
       {"--ignore-mask", "ignore_mask", "bool, true is hidden; the same shapes"},
       {"--bias", "bias", "added to the scores: {B, H, L, S}, {H, L, S} or {L, S}"},
-      {"--lengths", "key_lengths", "how many keys each batch entry has: a file, or 13,22,4"},
+      {"--lengths", "key_lengths", "how many keys each batch entry has, as 13,22,4"},
       {"--documents", "documents", "document of each token, {B, L} or {L}: only the same one is seen"},
       {"--sinks", "sinks", "logits {H} that take weight and have no value"},
       {"--offset", "query_offset", "position of query 0: a number or one for each batch entry"},
@@ -64,14 +64,14 @@ void add_attention_options(CLI::App& command, AttentionOptions& o) {
       {"--packed-lengths", "cumulative_key_lengths", "the same of k and v"},
   };
   for (const Tensor& t : kTensors) {
-    command.add_option(t.option, o.tensors[t.name], t.help)->type_name("FILE")->group(group);
+    command.add_option(t.option, o.tensors[t.name], t.help)->type_name("TENSOR")->group(group);
   }
-  o.alibi = command
-                .add_option("--alibi", o.tensors["alibi_slopes"],
-                            "minus slope times distance; slopes {H} from FILE, or the usual ones")
-                ->expected(0, 1)
-                ->type_name("[FILE]")
-                ->group(group);
+  o.alibi =
+      command
+          .add_option("--alibi", o.tensors["alibi_slopes"], "minus slope times distance; slopes {H}, or the usual ones")
+          ->expected(0, 1)
+          ->type_name("[TENSOR]")
+          ->group(group);
 }
 
 }  // namespace qkv::cli

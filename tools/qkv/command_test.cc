@@ -30,6 +30,8 @@ TEST_F(Command, SaysItsVersionAndItsHelp) {
     const Outcome o = run(std::string(command) + " --help");
     EXPECT_EQ(o.code, 0);
     EXPECT_THAT(o.out, HasSubstr("Examples:\n  qkv " + std::string(command)));
+    EXPECT_TRUE(std::all_of(o.out.begin(), o.out.end(), [](unsigned char c) { return c >= ' ' || c == '\n'; }))
+        << o.out;
   }
 }
 

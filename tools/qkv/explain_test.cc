@@ -192,6 +192,10 @@ TEST_F(ExplainCommand, APageShowsEveryStepWithItsNumbers) {
                          "weights: the library's forward() differs by "));
 }
 
+TEST_F(ExplainCommand, NegativeFactorsAreInParentheses) {
+  EXPECT_THAT(page("--q '-1,-2' --k '-3,-4'"), HasSubstr("-1 · (-3) + (-2) · (-4)  =     11\n"));
+}
+
 TEST_F(ExplainCommand, NamesTheRuleThatHidAKeyAndEveryModifier) {
   const std::string text =
       page("--example W3 --query 0 --causal --softcap 2 --alibi --bias '1,0,0;0,0,0;0,0,0' --sinks 0.5 --zero-key");

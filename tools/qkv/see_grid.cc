@@ -64,7 +64,9 @@ class Sheet {
         const auto space = static_cast<size_t>(width + kGap - m.columns);
         line += plain(screen_.colors) + (h + 1 < last ? std::string(space, ' ') : "");
       }
-      lines.push_back(line + "\n");
+      if (screen_.colors == ColorDepth::kNone) end_line(line);
+      else line += "\n";
+      lines.push_back(line);
     }
     std::string text;
     for (const std::string& line : lines) text += line;
