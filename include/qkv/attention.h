@@ -31,6 +31,14 @@ class Vocabulary;
 /// config, share it between threads and layers. What changes from call to call is in Inputs.
 class QKV_EXPORT Attention {
  public:
+  // Of the library, so that a user's file compiled with other flags has none of its own.
+  Attention();
+  ~Attention();
+  Attention(const Attention&);
+  Attention(Attention&&) noexcept;
+  Attention& operator=(const Attention&);
+  Attention& operator=(Attention&&) noexcept;
+
   /// A key is visible where every pattern sees it. Built-in ones: Causal, Window, Documents, KeepMask, IgnoreMask.
   template <class P> Attention& visible(P pattern) & { return add(adapt_pattern(std::move(pattern))); }
   template <class P> Attention visible(P pattern) && { return std::move(visible(std::move(pattern))); }

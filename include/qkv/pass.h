@@ -71,6 +71,7 @@ class QKV_EXPORT Arena {
   /// n values of a plain type, zero.
   template <class T> T* array_of(size_t n) {
     static_assert(std::is_trivially_destructible_v<T>);
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): T may be a pointer
     T* first = static_cast<T*>(allocate((n ? n : 1) * sizeof(T), alignof(T)));
     std::uninitialized_value_construct_n(first, n);
     return first;

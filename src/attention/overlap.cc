@@ -13,7 +13,7 @@ struct Extent {
   std::string_view name;
   uintptr_t first = 0, end = 0;  // bytes; the first and the last element are always part of the tensor
   uintptr_t element = 0;
-  bool dense = false;            // every element of the range is part of the tensor
+  bool dense = false;  // every element of the range is part of the tensor
 
   bool touches(uintptr_t at) const { return at < end && at + element > first; }
 };
@@ -28,8 +28,8 @@ struct Extents {
     for (int a = 0; a < v.rank; ++a) (v.strides[a] < 0 ? low : high) += (v.shape[a] - 1) * v.strides[a];
     const auto element = int64_t(size_of(v.dtype));
     const auto data = reinterpret_cast<uintptr_t>(v.data);
-    all[size_t(count++)] = {name, data + uintptr_t(low * element), data + uintptr_t((high + 1) * element), uintptr_t(element),
-                            v.size() == high - low + 1};
+    all[size_t(count++)] = {name, data + uintptr_t(low * element), data + uintptr_t((high + 1) * element),
+                            uintptr_t(element), v.size() == high - low + 1};
   }
   std::span<const Extent> list() const { return {all.data(), size_t(count)}; }
 };
@@ -55,15 +55,18 @@ bool surely_overlap(const Extent& a, const Extent& b) {
 template <class F> void each_output(const Outputs& o, F f) {
   const RowStatistics& s = o.rows;
   f("out", o.out), f("lse", o.lse), f("row_max", o.row_max), f("row_sum", o.row_sum);
-  f("entropy", s.entropy), f("effective_keys", s.effective_keys), f("max_weight", s.max_weight), f("max_index", s.max_index);
+  f("entropy", s.entropy), f("effective_keys", s.effective_keys), f("max_weight", s.max_weight),
+      f("max_index", s.max_index);
   f("mean_distance", s.mean_distance), f("sink_share", s.sink_share), f("visible_keys", s.visible_keys);
   f("top_weights", s.top_weights), f("top_indices", s.top_indices);
-  f("weights", o.weights), f("raw_scores", o.raw_scores), f("modified_scores", o.modified_scores), f("masked_scores", o.masked_scores);
+  f("weights", o.weights), f("raw_scores", o.raw_scores), f("modified_scores", o.modified_scores),
+      f("masked_scores", o.masked_scores);
 }
 
 template <class F> void each_input(const Inputs& in, F f) {
   f("query", in.query), f("key", in.key), f("value", in.value);
-  f("keep_mask", in.keep_mask), f("ignore_mask", in.ignore_mask), f("bias", in.bias), f("alibi_slopes", in.alibi_slopes);
+  f("keep_mask", in.keep_mask), f("ignore_mask", in.ignore_mask), f("bias", in.bias),
+      f("alibi_slopes", in.alibi_slopes);
   f("sinks", in.sinks), f("query_documents", in.query_documents), f("key_documents", in.key_documents);
   f("key_lengths", in.key_lengths), f("query_offset", in.query_offset), f("key_start", in.key_start);
   f("cumulative_query_lengths", in.cumulative_query_lengths), f("cumulative_key_lengths", in.cumulative_key_lengths);
@@ -75,14 +78,16 @@ void apart(const char* function, const Inputs& in, const Outputs& outputs) {
   Extents out, other;
   each_output(outputs, [&](std::string_view name, View<const void> v) {
     if (overlaps_itself(v))
-      option_error("{}: {} has shape {} but its strides put several elements in one place; give each its own", function, name, v);
+      option_error("{}: {} has shape {} but its strides put several elements in one place; give each its own", function,
+                   name, v);
     out.add(name, v);
   });
   each_input(in, [&](std::string_view name, View<const void> v) { other.add(name, v); });
   const auto refuse_overlap = [&](const Extent& a, const Extent& b) {
     if (surely_overlap(a, b))
-      option_error("{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own", function,
-                   a.name, b.name);
+      option_error(
+          "{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
+          function, a.name, b.name);
   };
   for (const Extent& a : out.list()) {
     for (const Extent& b : other.list()) refuse_overlap(a, b);

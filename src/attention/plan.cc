@@ -25,22 +25,22 @@ int chunks_of(const Entry& e) {
 }  // namespace
 
 int Plan::heads_per_tile(int batch) const {
-  const Rows kind = rows[batch];
+  const Rows kind = rows_[batch];
   if (kind == Rows::kPerHead) return 1;
-  if (kind == Rows::kDecode) return bound->group();
-  return std::min(bound->group(), query_tile / bound->entries[size_t(batch)].queries);
+  if (kind == Rows::kDecode) return bound_->group();
+  return std::min(bound_->group(), query_tile / bound_->entries[size_t(batch)].queries);
 }
 
 int Plan::tiles_of(int batch) const {
-  const Entry& e = bound->entries[size_t(batch)];
-  if (e.queries == 0 || query_heads == 0) return 0;
-  if (rows[batch] == Rows::kPerHead) return int(ceil_div(e.queries, query_tile));
-  return int(ceil_div(bound->group(), heads_per_tile(batch)));
+  const Entry& e = bound_->entries[size_t(batch)];
+  if (e.queries == 0 || query_heads_ == 0) return 0;
+  if (rows_[batch] == Rows::kPerHead) return int(ceil_div(e.queries, query_tile));
+  return int(ceil_div(bound_->group(), heads_per_tile(batch)));
 }
 
 void Plan::tile(const Bound& b, int batch, int unit, int n, RowTile& t) const {
   const Entry& e = b.entries[size_t(batch)];
-  if (rows[batch] == Rows::kPerHead) {
+  if (rows_[batch] == Rows::kPerHead) {
     const int first = n * query_tile;
     const int key_head = b.key_head(unit);
     const int nth = b.tiled ? unit / b.key_heads : unit % b.group();
@@ -52,10 +52,10 @@ void Plan::tile(const Bound& b, int batch, int unit, int n, RowTile& t) const {
 }
 
 Plan::Plan(const Bound& b, int tile_rows, int vector_size, CallArena& arena)
-    : vector(vector_size), query_tile(tile_rows), bound(&b), query_heads(b.query_heads), key_heads(b.key_heads) {
+    : vector(vector_size), query_tile(tile_rows), bound_(&b), query_heads_(b.query_heads), key_heads_(b.key_heads) {
   const int n = b.batch();
   Rows* kinds = arena.array_of<Rows>(size_t(n));
-  rows = kinds;
+  rows_ = kinds;
   int64_t tiles = 0, all_slots = 0;
   for (int i = 0; i < n; ++i) {
     kinds[i] = choose_rows(b, b.entries[size_t(i)], query_tile);

@@ -27,8 +27,8 @@ struct Slot {
 struct Plan {
   Plan(const Bound&, int query_tile, int vector, CallArena&);
 
-  Rows rows_of(int batch) const { return rows[batch]; }
-  int units(int batch) const { return rows[batch] == Rows::kPerHead ? query_heads : key_heads; }
+  Rows rows_of(int batch) const { return rows_[batch]; }
+  int units(int batch) const { return rows_[batch] == Rows::kPerHead ? query_heads_ : key_heads_; }
   int tiles_of(int batch) const;
   /// The n-th tile of a unit: a query head, or a key head where heads are folded.
   void tile(const Bound&, int batch, int unit, int n, RowTile&) const;
@@ -42,9 +42,9 @@ struct Plan {
 
  private:
   int heads_per_tile(int batch) const;
-  const Bound* bound;
-  const Rows* rows;
-  int query_heads, key_heads;
+  const Bound* bound_;
+  const Rows* rows_;
+  int query_heads_, key_heads_;
 };
 
 }  // namespace qkv

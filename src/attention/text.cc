@@ -83,6 +83,13 @@ bool operator==(const Attention& a, const Attention& b) {
          a.zero_key_ == b.zero_key_;
 }
 
+Attention::Attention() = default;
+Attention::~Attention() = default;
+Attention::Attention(const Attention&) = default;
+Attention::Attention(Attention&&) noexcept = default;
+Attention& Attention::operator=(const Attention&) = default;
+Attention& Attention::operator=(Attention&&) noexcept = default;
+
 void detail::refuse(const std::string& policy, const char* fault) { option_error("{}: {}", policy, fault); }
 
 std::string detail::number_text(int64_t value) { return shortest_text(value); }

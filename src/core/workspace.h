@@ -76,7 +76,7 @@ class CallArena final : public passes::Arena {
 
  protected:
   void* allocate(size_t bytes, size_t alignment) override;
-  void own(void* object, void (*destroy)(void*)) override { owned_.push_back({object, destroy}); }
+  void own(void* object, void (*destroy)(void*)) override { owned_.emplace_back(object, destroy); }
 
  private:
   std::vector<std::unique_ptr<AlignedBuffer>> blocks_;

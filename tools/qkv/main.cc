@@ -73,7 +73,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Attention: compute it, see who attends to whom, compare it with somebody else's."};
   app.set_version_flag("--version", std::string("qkv ") + qkv::version());
   app.require_subcommand(1);
-  app.footer("qkv COMMAND --help shows the options of a command, with examples.");
+  app.footer(
+      "qkv COMMAND --help shows the options of a command, with examples. The environment's QKV_THREADS says how many\nthreads work; absent: as many as there are processors.");
   qkv::cli::Run run;
   qkv::cli::add_attend(app, run);
   qkv::cli::add_see(app, run);
