@@ -63,8 +63,8 @@ double median(std::vector<double> x) {
 }
 
 template <class F> double median_of(const std::vector<Facts>& all, F value) {
-  std::vector<double> x;
-  for (const Facts& f : all) x.push_back(value(f));
+  std::vector<double> x(all.size());
+  std::transform(all.begin(), all.end(), x.begin(), value);
   return median(std::move(x));
 }
 

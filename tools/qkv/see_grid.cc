@@ -29,7 +29,7 @@ Small small_of(const SeeOptions& o, const Layer& layer, int64_t head, double ent
 
 class Sheet {
  public:
-  Sheet(Shade shade, const Screen& screen) : shade_(std::move(shade)), screen_(screen) {
+  Sheet(const Shade& shade, const Screen& screen) : shade_(shade), screen_(screen) {
     halves_ = screen.unicode && screen.colors != ColorDepth::kNone;
   }
 
