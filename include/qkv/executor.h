@@ -40,8 +40,8 @@ class QKV_EXPORT ThreadPool final : public Executor {
 /// QKV_THREADS of the environment. Made at first use; throws OptionError where QKV_THREADS is no such number.
 QKV_EXPORT Executor& default_executor();
 
-/// Scratch that calls reuse: from the second equal call on forward() allocates nothing (patterns with visit() may). One call at
-/// a time may use it.
+/// Scratch that calls reuse: from the second equal call on forward(), softmax() and merge_partials() allocate nothing (patterns
+/// with visit() may, and observe() makes copies of observers). One call at a time may use it.
 class QKV_EXPORT Workspace {
  public:
   Workspace();

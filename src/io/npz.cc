@@ -214,7 +214,7 @@ void write_npz(const std::string& path, std::span<const NamedTensor> tensors, Co
   Archive archive = open_archive("write_npz", file.temporary(), ZIP_CREATE | ZIP_TRUNCATE);
   for (size_t n = 0; n < tensors.size(); ++n) add_entry(archive.get(), path, tensors[n].name, images[n], compression);
   if (zip_close(archive.get()) != 0) fail_writing(path, archive.get());
-  archive.release();  // closed
+  (void)archive.release();  // closed
   file.commit();
 }
 
