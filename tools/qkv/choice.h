@@ -15,6 +15,7 @@ template <class T, class V>
 CLI::Option* add_choice(CLI::App& command, const std::string& name, V& value,
                         std::vector<std::pair<std::string, T>> words, const std::string& help) {
   std::vector<std::string> names;
+  names.reserve(words.size());
   for (const auto& word : words) names.push_back(word.first);
   const auto understand = [&value, name, words, names](const std::string& text) {
     for (const auto& [word, meaning] : words) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 
+// NOLINTNEXTLINE(readability-identifier-naming)
 namespace CLI {
 class App;
 }

@@ -94,6 +94,7 @@ class Explainer {
     hiding_rule_of(part_.attention, part_.inputs, rules.view().as<uint8_t>());
     const std::vector<Attention> modifiers = modifiers_of(part_.attention);
     std::vector<std::unique_ptr<reference::Problem>> single;
+    single.reserve(modifiers.size());
     for (const Attention& m : modifiers) single.push_back(std::make_unique<reference::Problem>(m, part_.inputs));
     for (int64_t j = 0; j < part_.sizes.keys; ++j) {
       KeySteps k;

@@ -66,27 +66,25 @@ void open_standard_streams() {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  open_standard_streams();
+int run(int argc, char** argv) {
   CLI::App app{"Attention: compute it, see who attends to whom, compare it with somebody else's."};
   app.set_version_flag("--version", std::string("qkv ") + qkv::version());
   app.require_subcommand(1);
   app.footer(
-      "qkv COMMAND --help shows the options of a command, with examples. The environment's QKV_THREADS says how many\nthreads work; absent: as many as there are processors.");
-  qkv::cli::Run run;
-  qkv::cli::add_attend(app, run);
-  qkv::cli::add_see(app, run);
-  qkv::cli::add_explain(app, run);
-  qkv::cli::add_compare(app, run);
-  qkv::cli::add_bench(app, run);
+      "qkv COMMAND --help shows the options of a command, with examples.\n"
+      "The environment's QKV_THREADS says how many threads work; absent: as many as there are processors.");
+  qkv::cli::Run chosen;
+  qkv::cli::add_attend(app, chosen);
+  qkv::cli::add_see(app, chosen);
+  qkv::cli::add_explain(app, chosen);
+  qkv::cli::add_compare(app, chosen);
+  qkv::cli::add_bench(app, chosen);
 
   if (const std::string unknown = unknown_command(app, argc, argv); !unknown.empty())
     return report(app, unknown + " (qkv --help lists them)", kWrongUse);
   try {
     app.parse(argc, argv);
-    const int code = run();
+    const int code = chosen();
     if (std::fflush(stdout) != 0) return report(app, "standard output cannot be written", kFailure);
     return code;
   } catch (const CLI::ParseError& e) {
@@ -97,5 +95,16 @@ int main(int argc, char** argv) {
     return report(app, "out of memory; take fewer layers (--layer), or leave --weights out", kFailure);
   } catch (const std::exception& e) {
     return report(app, e.what(), kFailure);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    open_standard_streams();
+    return run(argc, argv);
+  } catch (...) {  // while reporting
+    return kFailure;
   }
 }

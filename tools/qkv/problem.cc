@@ -136,7 +136,7 @@ class Maker {
       if (number.size() != 1) throw ShapeError(fmt::format("heads: expected one number, got {}", shape_text(x)));
       return *static_cast<const int32_t*>(number.data());
     }
-    problem_.notes.push_back("heads: not said, so q = x wq is taken as one head; see --heads");
+    problem_.notes.emplace_back("heads: not said, so q = x wq is taken as one head; see --heads");
     return 1;
   }
 
@@ -289,7 +289,7 @@ template <class T> void narrow(View<const T> from, const std::string& name, int3
       const T value = from(a, b);
       if (!std::in_range<int32_t>(value))
         throw OptionError(fmt::format("{}: expected numbers of 32 bits, got {}", name, value));
-      *to++ = static_cast<int32_t>(value);
+      *to++ = static_cast<int32_t>(value);  // NOLINT(bugprone-signed-char-misuse): of int8 a number is meant
     }
   }
 }

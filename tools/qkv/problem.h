@@ -10,6 +10,7 @@
 #include "qkv/dump.h"
 #include "qkv/projections.h"
 
+// NOLINTNEXTLINE(readability-identifier-naming)
 namespace CLI {  // CLI11 is large: only files that add options include it
 class App;
 class Option;
