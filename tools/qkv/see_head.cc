@@ -57,7 +57,7 @@ std::vector<RankedLink> chosen_links(const SeeOptions& o, const Layer& layer, co
   if (o.between.empty()) return rank_links(layer, o.batch, o.head, o.top, rank);
   const auto queries = named_in(o.between, tokens.queries, layer.queries()),
              keys = named_in(o.between, tokens.keys, layer.keys());
-  const auto links = links_between(layer, o.batch, o.head, queries, keys);
+  auto links = links_between(layer, o.batch, o.head, queries, keys);
   if (links.empty())
     throw OptionError(fmt::format("--between {}: no such tokens; they are compared as they are shown", o.between));
   return links;
