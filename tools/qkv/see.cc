@@ -12,6 +12,7 @@
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/say.h"
+#include "qkv/see_page.h"
 
 namespace qkv::cli {
 
@@ -28,11 +29,16 @@ constexpr const char* kExamples = R"(Examples:
   qkv see --q '1,2;2,1' --k '2,1;1,2' --plain    (in sentences, for screen readers)
   qkv see model.npz --mask --causal --window 3,0 (who may see whom, and the rule that hides each pair)
   qkv see model.npz --links --top 3 --json
+  qkv see model.npz --html page.html             (all heads as a page for the browser, in one file)
 
 Colours: --color=always|never|auto; NO_COLOR, COLORTERM, COLUMNS and LINES are respected.)";
 
 void check(const SeeOptions& o, const Dump& dump) {
   if (o.layer >= 0) dump.expect_layer(o.layer);
+  if (!o.html.empty() &&
+      (o.mask || o.grid || o.row >= 0 || o.only_links || !o.between.empty() || !o.png.empty() || o.plain || o.json))
+    throw OptionError(
+        "--html is a page of the weights; leave --mask, --grid, --row, --links, --between, --png, --plain, --json out");
   if (o.top < 1) throw OptionError(fmt::format("--top: expected at least 1, got {}", o.top));
   if ((o.head >= 0 || o.mask) && o.layer < 0 && dump.layers().size() > 1) {
     throw OptionError(
@@ -112,6 +118,7 @@ int see(const SeeOptions& o) {
   if (const Problem* p = layers.front().problem()) {
     for (const std::string& note : p->notes) tell(note);
   }
+  if (!o.html.empty()) return write_page(o, layers), 0;
   fmt::print("{}", text_of(o, layers, tokens));
   return 0;
 }
@@ -166,11 +173,14 @@ void add_see(CLI::App& app, Run& run) {
   command->add_flag("--plain", o.plain, "sentences, for screen readers");
   add_color_option(*command, o.color);
   command->add_flag("--json", o.json, "print facts as JSON");
+  command->add_option("--html", o.html, "write a page for the browser: all layers and heads, or those chosen")
+      ->type_name("FILE");
   add_tensor_options(*command, o.attention);
   add_attention_options(*command, o.attention);
   add_scales(*command, o);
-  command->callback([options, &run] {
+  command->callback([options, command, &run] {
     options->tokens.tensors = options->file;
+    options->one_batch = command->count("--batch") > 0;
     run = [options] { return see(*options); };
   });
 }

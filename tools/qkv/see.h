@@ -12,11 +12,12 @@
 namespace qkv::cli {
 
 struct SeeOptions {
-  std::string file, between, png;
+  std::string file, between, png, html;
   TokenSource tokens;
   AttentionOptions attention;
   int layer = -1, head = -1, top = 8;
   int64_t batch = 0, row = -1;
+  bool one_batch = false;  ///< --batch was given; a page has all entries without it
   bool mask = false, grid = false, only_links = false, from_file = false, plain = false, json = false;
   Scale scale = Scale::kLinear;
   ColorWhen color = ColorWhen::kAuto;

@@ -1,0 +1,198 @@
+#include "qkv/page_scores.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "qkv/views.h"
+
+namespace qkv::cli {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kRowsCompared = 16;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+double scale_of(const Problem& p) {
+  return p.attention.scale().value_or(p.sizes.dim > 0 ? 1 / std::sqrt(static_cast<double>(p.sizes.dim)) : 1.0);
+}
+
+int64_t key_head_of(const Problem& p, int64_t head) {
+  const Sizes& s = p.sizes;
+  return p.attention.heads() == HeadMapping::kTiled ? head % s.key_heads : head / (s.heads / s.key_heads);
+}
+
+/// Rows of q or k of one head, {rows, dim}.
+std::vector<float> rows_of(View<const void> x, bool packed, int64_t first, int64_t head, int64_t rows) {
+  std::vector<float> numbers;
+  const int64_t dim = x.shape[packed ? 2 : 3];
+  for (int64_t i = first; i < first + rows; ++i) {
+    for (int64_t d = 0; d < dim; ++d)
+      numbers.push_back(static_cast<float>(packed ? element(x, i, head, d, 0) : element(x, 0, head, i, d)));
+  }
+  return numbers;
+}
+
+/// The same rows of a batch entry, whichever layout.
+std::vector<float> rows_of(const Problem& p, View<const void> x, View<const int32_t> starts, const Sequence& s,
+                           int64_t head, int64_t rows) {
+  if (p.packed) return rows_of(x, true, starts(s.batch), head, rows);
+  View<const void> entry = x;
+  entry.data = static_cast<const std::byte*>(x.data) + s.batch * x.strides[0] * static_cast<int64_t>(size_of(x.dtype));
+  return rows_of(entry, false, 0, head, rows);
+}
+
+/// What the page has of one head, and what it makes of it.
+struct Head {
+  Halves q, k;
+  std::vector<double> lse;
+  std::vector<int32_t> first, last;
+  double factor = 1;
+
+  double weight(int64_t row, int64_t key, int64_t dim) const {
+    const auto i = static_cast<size_t>(row), d = static_cast<size_t>(dim);
+    if (key < first[i] || key >= last[i]) return 0;
+    double dot = 0;
+    for (size_t n = 0; n < d; ++n) {
+      dot += static_cast<double>(static_cast<float>(float16::from_bits(q.bits[i * d + n]))) *
+             static_cast<double>(static_cast<float>(float16::from_bits(k.bits[static_cast<size_t>(key) * d + n])));
+    }
+    return std::exp(dot * factor - lse[i]);
+  }
+};
+
+std::vector<int32_t> spread_rows(int64_t count) {
+  const int64_t n = std::min(count, kRowsCompared);
+  std::vector<int32_t> rows;
+  for (int64_t k = 0; k < n; ++k) rows.push_back(static_cast<int32_t>(n == 1 ? 0 : k * (count - 1) / (n - 1)));
+  return rows;
+}
+
+/// `exact` {rows, keys} of this head. A NaN on one side only is no number's difference: infinity.
+double largest_difference(const Head& head, int64_t dim, const Sequence& s, std::span<const int32_t> rows,
+                          const float* exact) {
+  double largest = 0;
+  for (int32_t row : rows) {
+    for (int64_t j = 0; j < s.keys; ++j, ++exact) {
+      const double got = head.weight(row, j, dim), want = static_cast<double>(*exact);
+      if (std::isnan(got) && std::isnan(want)) continue;
+      const double difference = std::abs(got - want);
+      largest = std::max(largest, std::isnan(difference) ? INFINITY : difference);
+    }
+  }
+  return largest;
+}
+
+/// One head of an overview as codes; `scale` undoes that means count pairs of the longest sequence.
+class OverviewCodes {
+ public:
+  OverviewCodes(const Overview& o, const Sequence& s, const Sizes& longest, const Head& head)
+      : o_(o),
+        s_(s),
+        longest_(longest),
+        head_(head),
+        rows_(ceil_div(s.queries, o.cell)),
+        columns_(ceil_div(s.keys, o.cell)) {}
+
+  json write(int64_t h, Blobs& blobs, json& to) {
+    std::vector<uint8_t> largest, mean;
+    const View<const float> top = o_.largest.view().as<const float>(), middle = o_.mean.view().as<const float>();
+    float high = 0;
+    bool nan = false;
+    for (int64_t r = 0; r < rows_; ++r) {
+      const auto [first, last] = hull(r);
+      for (int64_t c = 0; c < columns_; ++c) {
+        const bool hidden = (c + 1) * o_.cell <= first || c * o_.cell >= last;
+        const float t = top(s_.batch, h, r, c), m = middle(s_.batch, h, r, c);
+        const bool is_nan = std::isnan(t) || std::isnan(m);
+        nan = nan || is_nan;
+        if (std::isfinite(t)) high = std::max(high, t);
+        largest.push_back(hidden ? kHiddenCode : is_nan ? kNaNCode : code_of(static_cast<double>(t)));
+        mean.push_back(hidden ? kHiddenCode : code_of(static_cast<double>(m) * correction(r, c)));
+      }
+    }
+    to["low"] = 0;
+    to["high"] = high;
+    if (nan) to["nan"] = true;
+    return {{"cell", o_.cell},
+            {"largest", blobs.add(std::span<const uint8_t>(largest))},
+            {"mean", blobs.add(std::span<const uint8_t>(mean))}};
+  }
+
+ private:
+  /// Keys that some query of a row of cells sees lie in here.
+  std::pair<int64_t, int64_t> hull(int64_t cell_row) const {
+    int64_t first = s_.keys, last = 0;
+    for (int64_t i = cell_row * o_.cell; i < std::min<int64_t>(s_.queries, (cell_row + 1) * o_.cell); ++i) {
+      const auto n = static_cast<size_t>(i);
+      if (head_.first[n] >= head_.last[n]) continue;
+      first = std::min<int64_t>(first, head_.first[n]);
+      last = std::max<int64_t>(last, head_.last[n]);
+    }
+    return {first, last};
+  }
+  /// Means were taken over the pairs of the longest sequence.
+  double correction(int64_t r, int64_t c) const {
+    const auto pairs = [&](int64_t queries, int64_t keys) {
+      return static_cast<double>(std::min<int64_t>(o_.cell, queries - r * o_.cell) *
+                                 std::min<int64_t>(o_.cell, keys - c * o_.cell));
+    };
+    return pairs(longest_.queries, longest_.keys) / pairs(s_.queries, s_.keys);
+  }
+  const Overview& o_;
+  const Sequence& s_;
+  const Sizes& longest_;
+  const Head& head_;
+  int64_t rows_, columns_;
+};
+
+Head make_head(const Problem& p, const Sequence& s, int64_t h, const RowSums& sums) {
+  const Inputs& in = p.inputs;
+  Head head;
+  head.q = to_halves(rows_of(p, in.query, in.cumulative_query_lengths, s, h, s.queries));
+  head.k = to_halves(rows_of(p, in.key, in.cumulative_key_lengths, s, key_head_of(p, h), s.keys));
+  head.factor = scale_of(p) * head.q.factor * head.k.factor;
+  head.lse = log_sums(p, s, h, sums);
+  for (int64_t i = 0; i < s.queries; ++i) {
+    const KeyRange r = range_of(p, s, i);
+    head.first.push_back(r.first);
+    head.last.push_back(r.last);
+  }
+  return head;
+}
+
+}  // namespace
+
+std::map<std::pair<int64_t, int64_t>, json> collect_scores(const Problem& p, const Layer& layer, const PagePart& part,
+                                                           Blobs& blobs) {
+  const Overview overview = overview_of(p, part.overview_side);
+  std::map<std::pair<int64_t, int64_t>, json> result;
+  for (int64_t b : part.batches) {
+    const Sequence s = sequence_of(layer, b);
+    const std::vector<int32_t> rows = spread_rows(s.queries);
+    const std::vector<float> exact = weights_of_rows(p, s, rows);
+    for (int64_t h : part.heads) {
+      const Head head = make_head(p, s, h, overview.sums());
+      json cells = {{"kind", "scores"},
+                    {"dim", p.sizes.dim},
+                    {"factor", head.factor},
+                    {"q", blobs.add(std::span(head.q.bits))},
+                    {"k", blobs.add(std::span(head.k.bits))},
+                    {"lse", blobs.add(std::span(head.lse))},
+                    {"first", blobs.add(std::span(head.first))},
+                    {"last", blobs.add(std::span(head.last))},
+                    {"rows_compared", rows.size()}};
+      const size_t stride = rows.size() * static_cast<size_t>(s.keys);
+      cells["error"] = largest_difference(head, p.sizes.dim, s, rows, exact.data() + static_cast<size_t>(h) * stride);
+      cells["overview"] = OverviewCodes(overview, s, p.sizes, head).write(h, blobs, cells);
+      result[{b, h}] = std::move(cells);
+    }
+  }
+  return result;
+}
+
+}  // namespace qkv::cli
