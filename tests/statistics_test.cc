@@ -304,6 +304,20 @@ TEST(Observers, ReceivedAndPyramidAgreeWithTheWeights) {
   }
 }
 
+TEST(Observers, APictureShowsANanWhereverItStandsInItsCell) {
+  Example e(Case{.queries = 40, .keys = 40, .head_dim = 2, .value_dim = 1});
+  e.query.set(NAN, 0, 0, 13, 1);  // one row
+  Tensor row_max = e.lse(), row_sum = e.lse(), largest(DType::kFloat32, {1, 1, 5, 5}), mean = largest;
+  forward(e.attention, e.inputs(), {.row_max = row_max.view(), .row_sum = row_sum.view()});
+  Pyramid pyramid(largest.as<float>(), mean.as<float>(), 40, 40, 8);
+  observe(e.attention, e.inputs(), {row_max.view(), row_sum.view()}, {pyramid});
+  for (int64_t y = 0; y < 5; ++y)
+    for (int64_t x = 0; x < 5; ++x) {
+      EXPECT_EQ(std::isnan(largest.get(0, 0, y, x)), y == 1);
+      EXPECT_EQ(std::isnan(mean.get(0, 0, y, x)), y == 1);
+    }
+}
+
 TEST(Observers, HaveTheSameBitsForAnyNumberOfThreads) {
   const Example e(Case{.batch = 2, .group = 2, .queries = 75, .keys = 700, .head_dim = 5, .value_dim = 3});
   Tensor row_max = e.lse(), row_sum = e.lse();

@@ -25,6 +25,9 @@ template <class T> void add_columns(const Tile<const T>& t, View<double> receive
   }
 }
 
+/// The larger number, and NaN where there is one.
+template <class T> T larger(T a, T b) { return b > a || b != b ? b : a; }
+
 /// Raises maxima and adds means, cell by cell; a tile meets few cells.
 template <class T>
 void add_cells(const Tile<const T>& t, View<float> largest, View<float> mean, int64_t queries, int64_t keys, int cell) {
@@ -39,13 +42,13 @@ void add_cells(const Tile<const T>& t, View<float> largest, View<float> mean, in
       double sum = 0;
       for (int y = j; y < last_j; ++y)
         for (int x = r; x < last_r; ++x) {
-          most = std::max(most, t(x, y));
+          most = larger(most, t(x, y));
           sum += double(t(x, y));
         }
       const int64_t pairs = std::min<int64_t>(cell, queries - int64_t{row} * cell) *
                             std::min<int64_t>(cell, keys - int64_t{column} * cell);
       float& top = largest(t.batch, t.head[r], row, column);
-      top = std::max(top, float(most));
+      top = larger(top, float(most));
       mean(t.batch, t.head[r], row, column) += float(sum / double(pairs));
       j = last_j;
     }

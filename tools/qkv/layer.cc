@@ -166,7 +166,7 @@ int64_t Layer::offset(int64_t batch) const {
 }
 
 std::vector<HeadFacts> Layer::facts(int64_t batch, int links) const {
-  if (problem_) return facts_of(*problem_, batch, links);
+  if (problem_) return facts_of(part_of(*problem_, {.batch = batch}), 0, links);
   std::vector<HeadFacts> all;
   for (int64_t h = 0; h < heads(); ++h) all.push_back(facts(batch, links, h));
   return all;
