@@ -76,7 +76,9 @@ TEST(PageBase64, IsThatOfRfc4648) {
 }
 
 TEST(PageJson, CannotLeaveItsScriptElement) {
-  const nlohmann::json json = {"</script><script>alert(1)</script>", "<!--", "a\xE2\x80\xA8" "b\xE2\x80\xA9",
+  const nlohmann::json json = {"</script><script>alert(1)</script>", "<!--",
+                               "a\xE2\x80\xA8"
+                               "b\xE2\x80\xA9",
                                "\xE2\x82\xAC"};
   const std::string safe = script_safe(json.dump());
   EXPECT_EQ(safe.find('<'), std::string::npos);
