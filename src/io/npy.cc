@@ -52,15 +52,6 @@ std::string read_header(Source& source, const std::string& file) {
   return text;
 }
 
-void swap_elements(std::byte* data, size_t bytes, size_t element) {
-  for (std::byte* at = data; at != data + bytes; at += element) std::reverse(at, at + element);
-}
-
-/// A bool that is neither 0 nor 1 is undefined behaviour in C++, so none leaves this file.
-void make_bools(std::byte* data, size_t bytes) {
-  std::transform(data, data + bytes, data, [](std::byte b) { return b == std::byte{0} ? b : std::byte{1}; });
-}
-
 /// The elements in C order, one after the other.
 template <class T> void pack(View<const T> from, std::byte* to) {
   for (int64_t a = 0; a < from.shape[0]; ++a) {
