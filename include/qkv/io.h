@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,8 +55,9 @@ class QKV_EXPORT Array {
 QKV_EXPORT Array read_npy(const std::string& path);
 
 /// Writes `tensor` in C order; bfloat16, which NumPy does not have, as float32. Under another name in the same folder,
-/// renamed when complete: a failure (disk full, ...) throws FileError and leaves what was there.
-QKV_EXPORT void write_npy(const std::string& path, View<const void> tensor);
+/// renamed when complete: a failure (disk full, ...) throws FileError and leaves what was there, and so does a requested
+/// stop, with Cancelled.
+QKV_EXPORT void write_npy(const std::string& path, View<const void> tensor, std::stop_token stop = {});
 
 /// How an .npz is read.
 struct NpzLimits {
@@ -116,8 +118,8 @@ struct NamedTensor {
 enum class Compression : uint8_t { kStored, kDeflate };
 
 /// Writes all tensors, each as write_npy does, into one file that appears complete or not at all. The same tensors give
-/// the same bytes. Throws FileError; ArgumentError for a name that is empty or twice.
+/// the same bytes. Throws FileError; ArgumentError for a name that is empty or twice; Cancelled.
 QKV_EXPORT void write_npz(const std::string& path, std::span<const NamedTensor> tensors,
-                          Compression = Compression::kStored);
+                          Compression = Compression::kStored, std::stop_token stop = {});
 
 }  // namespace qkv

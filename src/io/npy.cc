@@ -157,13 +157,13 @@ Array read_npy(const std::string& path) {
   return io::parse_npy(source, path, std::numeric_limits<int64_t>::max());
 }
 
-void write_npy(const std::string& path, View<const void> tensor) {
+void write_npy(const std::string& path, View<const void> tensor, std::stop_token stop) {
   if (!tensor)
     throw ArgumentError(fmt::format("write_npy: tensor is absent (rank 0); nothing was written to {}", path));
   const io::NpyImage image = io::npy_image(tensor);
   io::OutputFile file("write_npy", path);
   file.write(std::as_bytes(std::span(image.preamble)));
-  file.write(image.data);
+  file.write(image.data, stop);
   file.commit();
 }
 

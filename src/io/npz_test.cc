@@ -159,12 +159,26 @@ TEST(Npz, AFailedWriteLeavesWhatWasThereAndNothingElse) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{4096, old.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string why = message_of<FileError>([&] {
-    write_npz(path, std::vector<NamedTensor>{{"x", View<const float>(large.data(), {1 << 16})}});
-  });
+  const std::string why = message_of<FileError>(
+      [&] { write_npz(path, std::vector<NamedTensor>{{"x", View<const float>(large.data(), {1 << 16})}}); });
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(why, HasSubstr("x.npz cannot be written"));
+  EXPECT_EQ(bytes_of(path), "before");
+  EXPECT_THAT(folder.files(), ElementsAre("x.npz"));
+}
+
+TEST(Npz, AStoppedWriteLeavesWhatWasThereAndNothingElse) {
+  ScratchFolder folder;
+  const std::string path = folder / "x.npz";
+  put_bytes(path, "before");
+  const std::vector<float> x(1 << 20, 0.7F);
+  const NamedTensor tensors[] = {{"x", View<const float>(x.data(), {1 << 20})}};
+  std::stop_source source;
+  source.request_stop();
+  for (const Compression compression : {Compression::kStored, Compression::kDeflate})
+    EXPECT_THROW(write_npz(path, tensors, compression, source.get_token()), Cancelled);
+  EXPECT_THROW(write_npy(path, tensors[0].view, source.get_token()), Cancelled);
   EXPECT_EQ(bytes_of(path), "before");
   EXPECT_THAT(folder.files(), ElementsAre("x.npz"));
 }
