@@ -159,8 +159,9 @@ TEST(Npz, AFailedWriteLeavesWhatWasThereAndNothingElse) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{4096, old.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string why = message_of<FileError>(
-      [&] { write_npz(path, std::vector<NamedTensor>{{"x", View<const float>(large.data(), {1 << 16})}}); });
+  const std::string why = message_of<FileError>([&] {
+    write_npz(path, std::vector<NamedTensor>{{"x", View<const float>(large.data(), {1 << 16})}});
+  });
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(why, HasSubstr("x.npz cannot be written"));

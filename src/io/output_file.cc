@@ -97,7 +97,7 @@ void OutputFile::copy_into_target() {
 void OutputFile::commit() {
   close();
   if (!replaces_) return copy_into_target();
-  struct stat before{};
+  struct stat before {};
   if (::stat(path_.c_str(), &before) == 0) ::chmod(temporary_.c_str(), before.st_mode & 07777);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be replaced", errno);
   temporary_.clear();

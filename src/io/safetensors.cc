@@ -30,7 +30,7 @@ class RandomFile {
  public:
   explicit RandomFile(const std::string& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (descriptor_ < 0) throw FileError(fmt::format("Safetensors: cannot open {}: {}", path_, std::strerror(errno)));
-    struct stat facts{};
+    struct stat facts {};
     if (::fstat(descriptor_, &facts) == 0 && S_ISREG(facts.st_mode)) {
       size_ = static_cast<uint64_t>(facts.st_size);
       return;

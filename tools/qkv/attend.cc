@@ -112,6 +112,10 @@ nlohmann::json json_of(const Report& r) {
           {"visible_pairs", r.visible_pairs}};
 }
 
+bool wants_sidecar(const Options& o, const Sidecar& of_input) {
+  return !of_input.text.empty() || has_formula_options(o.attention);
+}
+
 /// What belongs into the .json beside the results; empty where nothing does.
 class Accompanying {
  public:
@@ -129,9 +133,10 @@ class Accompanying {
     for (const NamedTensor& t : tensors) {
       if (t.view.dtype == DType::kBFloat16) facts_.bfloat16.push_back(t.name);
     }
-    const bool wanted = !of_input.text.empty() || has_formula_options(o.attention) || !facts_.bfloat16.empty();
+    const bool wanted = wants_sidecar(o, of_input) || !facts_.bfloat16.empty();
+    if (wanted) expect_no_other_json(o.output);
     // What lies there from another run would say something else about these results.
-    return wanted || sidecar_exists(o.output) ? sidecar_text(of_input, facts_) : "";
+    return wanted || place_of_sidecar(o.output) == SidecarPlace::kSidecar ? sidecar_text(of_input, facts_) : "";
   }
 
  private:
@@ -175,6 +180,7 @@ int attend(const Options& o) {
   check(o);
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   if (o.layer >= 0) dump.expect_layer(o.layer);
+  if (wants_sidecar(o, dump.sidecar())) expect_no_other_json(o.output);  // before long work
   tell(o, dump.notes());
   Results results;
   Accompanying accompanying;
@@ -194,7 +200,6 @@ int attend(const Options& o) {
   }
   const std::vector<NamedTensor> tensors = results.named(missing_axes);
   const std::string sidecar = accompanying.text(o, dump.sidecar(), tensors);
-  if (!sidecar.empty()) expect_no_other_json(o.output);
   save(o, tensors, sidecar);
   if (o.json)
     fmt::print("{}\n", nlohmann::json{{"file", o.output}, {"layers", layers}}.dump(

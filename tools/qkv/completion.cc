@@ -15,9 +15,9 @@ namespace qkv::cli {
 
 namespace {
 
-constexpr const char* kExamples = R"(Examples:
-  eval "$(qkv completion bash)"                                   (in this shell; or this line in ~/.bashrc)
-  qkv completion bash >/usr/share/bash-completion/completions/qkv (for everybody, where bash-completion is installed))";
+constexpr const char* kExamples = R"x(Examples:
+  eval "$(qkv completion bash)"                                     (in this shell; or this line in ~/.bashrc)
+  qkv completion bash > /usr/share/bash-completion/completions/qkv  (for everybody, where bash-completion is installed))x";
 
 std::vector<std::string> options_of(const CLI::App& app) {
   std::vector<std::string> names;
@@ -68,7 +68,7 @@ std::string bash_script(const CLI::App& app) {
     values += cases_of_values(*command);
   }
   return fmt::format(
-      R"(# Completes qkv in bash; made by `qkv completion bash`. Where it says nothing, bash completes file names.
+      R"x(# Completes qkv in bash; made by `qkv completion bash`. Where it says nothing, bash completes file names.
 _qkv() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} command="" words="" n
   # bash cuts --option=value at the =.
@@ -87,7 +87,7 @@ _qkv() {{
   if [[ -n $words ]]; then mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word"); fi
 }}
 complete -o default -F _qkv qkv
-)",
+)x",
       values, fmt::join(names, " "), fmt::join(options_of(app), " "), options);
 }
 

@@ -54,6 +54,7 @@ std::string layer_prefix(int layer) { return layer < 0 ? "" : fmt::format("layer
 
 Dump::Dump(const std::string& path) : path_(path), sidecar_(read_sidecar(path)) {
   if (!TensorFile::is_one(path)) {
+    expect_known_format(path);
     weights_ = path;
     return;
   }

@@ -14,8 +14,9 @@ constexpr std::string_view kInputs[] = {
     "document_ids", "sinks", "alibi_slopes", "q_offset", "scale", "x", "wq", "wk", "wv", "wo",
     // What the library has beyond them.
     "query_documents", "heads", "key_documents", "key_start", "cumulative_query_lengths", "cumulative_key_lengths"};
-constexpr std::string_view kResults[] = {"entropy",  "max_weight",     "max_index",     "top_weights",  "top_indices",
-                                         "received", "effective_keys", "mean_distance", "visible_keys", "sink_share", "projected"};
+constexpr std::string_view kResults[] = {"entropy",      "max_weight", "max_index",      "top_weights",
+                                         "top_indices",  "received",   "effective_keys", "mean_distance",
+                                         "visible_keys", "sink_share", "projected"};
 
 /// A pattern is compared with the parts of a name between dots (or slashes), in lower case, after those that say the layer;
 /// "*." is any parts or none before. What may mean several things is not here: a mask that does not say what true means,

@@ -117,9 +117,10 @@ class Maker {
   View<const void> needed(const std::string& name) {
     const View<const void> x = load(name);
     if (x) return x;
-    const std::string file =
-        dump_.path().empty() ? "" : fmt::format(", or a file with the name {}{}", layer_prefix(layer_), name);
-    throw OptionError(fmt::format("{} is missing; give --{} FILE.npy{}", name, name, file));
+    std::string file;
+    if (!dump_.path().empty()) file = fmt::format(" ({} has none under that name)", dump_.path());
+    throw OptionError(fmt::format("{}{} is missing{}; give --{} FILE.npy, or a file that has it", layer_prefix(layer_),
+                                  name, file, name));
   }
 
   /// Tokens and weights instead of q, k and v: where options say so, or the file has no q.

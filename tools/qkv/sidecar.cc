@@ -88,20 +88,22 @@ std::string sidecar_text(const Sidecar& of_input, const Sidecar& of_results) {
   return object.dump(1) + "\n";
 }
 
-bool sidecar_exists(const std::string& tensors) {
+SidecarPlace place_of_sidecar(const std::string& tensors) {
+  const std::string path = sidecar_path(tensors);
   std::error_code ignored;
-  return fs::exists(sidecar_path(tensors), ignored);
+  if (!fs::exists(path, ignored)) return SidecarPlace::kFree;
+  const json object = fs::is_regular_file(path, ignored) ? json::parse(read(path), nullptr, false) : json();
+  const bool known =
+      object.is_object() && std::ranges::any_of(kKeys, [&](const char* key) { return object.contains(key); });
+  return known ? SidecarPlace::kSidecar : SidecarPlace::kOther;
 }
 
 void expect_no_other_json(const std::string& tensors) {
-  const std::string path = sidecar_path(tensors);
-  std::error_code ignored;
-  if (!sidecar_exists(tensors)) return;
-  const json object = fs::is_regular_file(path, ignored) ? json::parse(read(path), nullptr, false) : json();
-  if (object.is_object() && std::ranges::any_of(kKeys, [&](const char* key) { return object.contains(key); })) return;
-  throw OptionError(fmt::format(
-      "{} would be replaced by what belongs to {}, and is something else; choose another name for the results", path,
-      tensors));
+  if (place_of_sidecar(tensors) != SidecarPlace::kOther) return;
+  throw OptionError(
+      fmt::format("{} would be replaced by what belongs to {}, and is something else; choose another name for "
+                  "the results",
+                  sidecar_path(tensors), tensors));
 }
 
 }  // namespace qkv::cli

@@ -1,5 +1,6 @@
 // The .json beside a file of tensors: what tensors cannot say.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,8 +27,9 @@ Sidecar read_sidecar(const std::string& tensors);
 /// The JSON object for results: what `of_input` says, but with this scale, attention and bfloat16 (absent: none).
 std::string sidecar_text(const Sidecar& of_input, const Sidecar& of_results);
 
-/// Whether a sidecar, or another file of that name, lies beside the tensors.
-bool sidecar_exists(const std::string& tensors);
+/// What lies where the sidecar of these tensors belongs: nothing, a sidecar (an object with one of the keys), something else.
+enum class SidecarPlace : uint8_t { kFree, kSidecar, kOther };
+SidecarPlace place_of_sidecar(const std::string& tensors);
 
 /// Throws OptionError where something else than a sidecar lies at the place of one: a JSON that others wrote.
 void expect_no_other_json(const std::string& tensors);

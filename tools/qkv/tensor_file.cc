@@ -45,11 +45,15 @@ Array TensorFile::read(std::string_view name) const {
   return std::visit([&](const auto& file) { return file.read(name); }, file_);
 }
 
-Array read_array(const std::string& path) {
+void expect_known_format(const std::string& path) {
   for (const Foreign& f : kForeign) {
     if (path.ends_with(f.ending))
       throw OptionError(fmt::format("{}: expected .npy, .npz or .safetensors; {}", path, f.advice));
   }
+}
+
+Array read_array(const std::string& path) {
+  expect_known_format(path);
   return read_npy(path);
 }
 

@@ -26,6 +26,9 @@ class TensorFile {
 /// where there is only one. Throws FileError, OptionError.
 Array read_tensor(const std::string& where);
 
+/// Throws OptionError for a file that is known to be something else, with the way to convert it.
+void expect_known_format(const std::string& path);
+
 /// An .npy or a pipe. A file that is known to be something else is refused with the way to convert it.
 Array read_array(const std::string& path);
 
