@@ -32,6 +32,14 @@ std::optional<uint64_t> checked_bytes(std::span<const int64_t> shape, size_t ele
   return empty ? 0 : static_cast<uint64_t>(bytes);
 }
 
+void swap_elements(std::byte* data, size_t bytes, size_t element) {
+  for (std::byte* at = data; at != data + bytes; at += element) std::reverse(at, at + element);
+}
+
+void make_bools(std::byte* data, size_t bytes) {
+  std::transform(data, data + bytes, data, [](std::byte b) { return b == std::byte{0} ? b : std::byte{1}; });
+}
+
 FileSource::FileSource(std::string path) : path_(std::move(path)) {
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor_ < 0) throw FileError(fmt::format("read_npy: cannot open {}: {}", path_, std::strerror(errno)));

@@ -19,6 +19,11 @@ Array::Memory allocate(size_t bytes);
 /// 63 bits (so that no stride overflows either, even where another axis is empty).
 std::optional<uint64_t> checked_bytes(std::span<const int64_t> shape, size_t element);
 
+/// Turns the bytes of each element round.
+void swap_elements(std::byte* data, size_t bytes, size_t element);
+/// A bool that is neither 0 nor 1 is undefined behaviour in C++, so none leaves a reader.
+void make_bools(std::byte* data, size_t bytes);
+
 /// Where bytes come from.
 class Source {
  public:

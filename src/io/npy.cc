@@ -52,15 +52,6 @@ std::string read_header(Source& source, const std::string& file) {
   return text;
 }
 
-void swap_elements(std::byte* data, size_t bytes, size_t element) {
-  for (std::byte* at = data; at != data + bytes; at += element) std::reverse(at, at + element);
-}
-
-/// A bool that is neither 0 nor 1 is undefined behaviour in C++, so none leaves this file.
-void make_bools(std::byte* data, size_t bytes) {
-  std::transform(data, data + bytes, data, [](std::byte b) { return b == std::byte{0} ? b : std::byte{1}; });
-}
-
 /// The elements in C order, one after the other.
 template <class T> void pack(View<const T> from, std::byte* to) {
   for (int64_t a = 0; a < from.shape[0]; ++a) {
@@ -166,13 +157,13 @@ Array read_npy(const std::string& path) {
   return io::parse_npy(source, path, std::numeric_limits<int64_t>::max());
 }
 
-void write_npy(const std::string& path, View<const void> tensor) {
+void write_npy(const std::string& path, View<const void> tensor, std::stop_token stop) {
   if (!tensor)
     throw ArgumentError(fmt::format("write_npy: tensor is absent (rank 0); nothing was written to {}", path));
   const io::NpyImage image = io::npy_image(tensor);
   io::OutputFile file("write_npy", path);
   file.write(std::as_bytes(std::span(image.preamble)));
-  file.write(image.data);
+  file.write(image.data, stop);
   file.commit();
 }
 

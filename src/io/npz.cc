@@ -205,7 +205,8 @@ void add_entry(zip_t* archive, const std::string& path, const std::string& name,
 
 }  // namespace
 
-void write_npz(const std::string& path, std::span<const NamedTensor> tensors, Compression compression) {
+void write_npz(const std::string& path, std::span<const NamedTensor> tensors, Compression compression,
+               std::stop_token stop) {
   check_names(tensors);
   if (tensors.empty()) throw ArgumentError("write_npz: tensors is empty; a zip without entries is no file");
   std::vector<io::NpyImage> images;
@@ -213,7 +214,14 @@ void write_npz(const std::string& path, std::span<const NamedTensor> tensors, Co
   io::OutputFile file("write_npz", path);
   Archive archive = open_archive("write_npz", file.temporary(), ZIP_CREATE | ZIP_TRUNCATE);
   for (size_t n = 0; n < tensors.size(); ++n) add_entry(archive.get(), path, tensors[n].name, images[n], compression);
-  if (zip_close(archive.get()) != 0) fail_writing(path, archive.get());
+  const auto stopped = [](zip_t*, void* token) {
+    return static_cast<std::stop_token*>(token)->stop_requested() ? 1 : 0;
+  };
+  zip_register_cancel_callback_with_state(archive.get(), stopped, nullptr, &stop);
+  if (zip_close(archive.get()) != 0) {
+    if (stop.stop_requested()) throw Cancelled(fmt::format("write_npz: stopped before {} was complete", path));
+    fail_writing(path, archive.get());
+  }
   (void)archive.release();  // closed
   file.commit();
 }

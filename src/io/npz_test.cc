@@ -169,6 +169,21 @@ TEST(Npz, AFailedWriteLeavesWhatWasThereAndNothingElse) {
   EXPECT_THAT(folder.files(), ElementsAre("x.npz"));
 }
 
+TEST(Npz, AStoppedWriteLeavesWhatWasThereAndNothingElse) {
+  ScratchFolder folder;
+  const std::string path = folder / "x.npz";
+  put_bytes(path, "before");
+  const std::vector<float> x(1 << 20, 0.7F);
+  const NamedTensor tensors[] = {{"x", View<const float>(x.data(), {1 << 20})}};
+  std::stop_source source;
+  source.request_stop();
+  for (const Compression compression : {Compression::kStored, Compression::kDeflate})
+    EXPECT_THROW(write_npz(path, tensors, compression, source.get_token()), Cancelled);
+  EXPECT_THROW(write_npy(path, tensors[0].view, source.get_token()), Cancelled);
+  EXPECT_EQ(bytes_of(path), "before");
+  EXPECT_THAT(folder.files(), ElementsAre("x.npz"));
+}
+
 TEST(Npz, RefusesNamesThatAreEmptyOrTwice) {
   ScratchFolder folder;
   const float x = 1;

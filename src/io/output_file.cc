@@ -63,8 +63,14 @@ void OutputFile::fail(const char* what, int error) const {
   throw FileError(fmt::format("{}: {} {}{}; choose another place", function_, path_, what, reason));
 }
 
-void OutputFile::write(std::span<const std::byte> bytes) {
-  if (const int error = write_fully(descriptor_, bytes)) fail("cannot be written", error);
+void OutputFile::write(std::span<const std::byte> bytes, const std::stop_token& stop) {
+  constexpr size_t kPiece = size_t{16} << 20;  // far below a second, whatever the disk
+  while (!bytes.empty()) {
+    if (stop.stop_requested()) throw Cancelled(fmt::format("{}: stopped before {} was complete", function_, path_));
+    const std::span<const std::byte> piece = bytes.first(std::min(bytes.size(), kPiece));
+    if (const int error = write_fully(descriptor_, piece)) fail("cannot be written", error);
+    bytes = bytes.subspan(piece.size());
+  }
 }
 
 void OutputFile::close() {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <span>
+#include <stop_token>
 #include <string>
 
 namespace qkv::io {
@@ -16,7 +17,8 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  void write(std::span<const std::byte> bytes);
+  /// Throws Cancelled where a stop is requested meanwhile.
+  void write(std::span<const std::byte> bytes, const std::stop_token& stop = {});
   /// The name to write to by other means, instead of write().
   const std::string& temporary() const { return temporary_; }
   void commit();

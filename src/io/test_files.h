@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -44,6 +45,13 @@ inline std::string bytes_of(const std::string& path) {
 }
 inline void put_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+/// A .safetensors: the header's length, the header as it is, the data.
+inline std::string safetensors_bytes(const std::string& header, const std::string& data) {
+  std::string bytes;
+  for (int n = 0; n < 8; ++n) bytes += static_cast<char>(uint64_t{header.size()} >> (8 * n) & 0xFF);
+  return bytes + header + data;
 }
 
 /// What the exception of `call` says; empty where it throws nothing of that type.

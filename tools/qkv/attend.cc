@@ -1,19 +1,22 @@
 // qkv attend: computes attention of tensors in files.
 #include <chrono>
 #include <cstdio>
-#include <deque>
 #include <memory>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "io/output_file.h"
 #include "qkv/choice.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
+#include "qkv/machine.h"
+#include "qkv/observers.h"
 #include "qkv/problem.h"
+#include "qkv/results.h"
 #include "qkv/say.h"
-#include "qkv/views.h"
+#include "qkv/watch.h"
 
 namespace qkv::cli {
 
@@ -22,102 +25,26 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   qkv attend --q q.npy --k k.npy --v v.npy -o out.npz --causal --lse
   qkv attend model.npz -o out.npz --stats --top 4      (names q, k, v, or layer0.q, layer0.k, ... of many layers)
-  qkv attend model.npz --layer 3 -o out.npz --attention "causal window:255,0 align:bottom_right | softcap:30 | softmax"
+  qkv attend model.safetensors --layer 3 -o out.npz --attention "causal window:255,0 align:bottom_right | softcap:30 | softmax"
   qkv attend --x tokens.npy --wq wq.npy --wk wk.npy --wv wv.npy --wo wo.npy --heads 8 -o out.npz
   qkv attend --q q.npy --k kv.npz:k --v kv.npz:v -o out.npy --lengths 13,22,4 --window 7,0 --align top_left
 
 Shapes: q {B, H, L, D}, k {B, Hkv, S, D}, v {B, Hkv, S, Dv}; {H, L, D} and {L, D} are one batch entry.
-Results: out, and where asked for lse, weights, entropy, effective_keys, max_weight, max_index, mean_distance,
-visible_keys, top_weights, top_indices, with the layer in front (layer3.out). With --x and --wo also projected: all
-heads side by side, times wo.)";
+Results: out, and where asked for lse, weights, received, entropy, effective_keys, max_weight, max_index, mean_distance,
+visible_keys, top_weights, top_indices, with the layer in front (layer3.out). With --x and --wo also
+projected: all heads side by side, times wo. A .json beside FILE (tokens, scale, attention)
+is heeded and goes on beside the results. The share of the machine's peak is told of runs of 10 ms and more; the peak is
+measured for it, 30 ms on all threads.)";
 
 struct Options {
   std::string file, output;
   AttentionOptions attention;
-  int layer = -1, top = 0;
-  bool lse = false, weights = false, stats = false, deflate = false, json = false, quiet = false;
+  Wanted wanted;
+  int layer = -1;
+  bool deflate = false, json = false, quiet = false;
 };
 
-/// Arrays that the library writes into, with the names they get in the file; of an empty name they are not written.
-class Results {
- public:
-  View<void> add(std::string name, DType dtype, std::vector<int64_t> shape) {
-    arrays_.emplace_back(dtype, std::move(shape));
-    names_.push_back(std::move(name));
-    return arrays_.back().view();
-  }
-  void add(std::string name, Array array) {
-    arrays_.push_back(std::move(array));
-    names_.push_back(std::move(name));
-  }
-  /// Files get as many axes as q had.
-  std::vector<NamedTensor> named(int missing_axes) const {
-    std::vector<NamedTensor> tensors;
-    for (size_t n = 0; n < names_.size(); ++n) {
-      if (!names_[n].empty()) tensors.push_back({names_[n], without_first_axes(arrays_[n].view(), missing_axes)});
-    }
-    return tensors;
-  }
-
- private:
-  std::deque<Array> arrays_;
-  std::vector<std::string> names_;
-};
-
-/// Makes the arrays of one layer and the views into them.
-class Request {
- public:
-  Request(const Problem& p, std::string prefix, Results& results)
-      : problem_(p),
-        prefix_(std::move(prefix)),
-        results_(results),
-        rows_{p.sizes.batch, p.sizes.heads, p.sizes.queries} {
-    if (p.packed) rows_ = {p.inputs.query.shape[0], p.sizes.heads};
-    if (p.inputs.query.dtype == DType::kFloat64) sum_ = DType::kFloat64;
-  }
-
-  Outputs outputs(const Options& o) {
-    const Sizes& s = problem_.sizes;
-    Outputs out;
-    out.out = add("out", problem_.inputs.query.dtype, with(s.value_dim));
-    if (o.lse) out.lse = add("lse", sum_, rows_);
-    if (o.weights) out.weights = add("weights", sum_, {s.batch, s.heads, s.queries, s.keys});
-    if (o.stats) statistics(out.rows);
-    else out.rows.visible_keys = results_.add("", DType::kInt32, rows_).as<int32_t>();  // for the rate
-    if (o.top > 0) {
-      out.rows.top_weights = add("top_weights", DType::kFloat32, with(o.top)).as<float>();
-      out.rows.top_indices = add("top_indices", DType::kInt32, with(o.top)).as<int32_t>();
-    }
-    return out;
-  }
-
- private:
-  View<void> add(const char* name, DType dtype, std::vector<int64_t> shape) {
-    return results_.add(prefix_ + name, dtype, std::move(shape));
-  }
-  View<float> floats(const char* name) { return add(name, DType::kFloat32, rows_).as<float>(); }
-  View<int32_t> numbers(const char* name) { return add(name, DType::kInt32, rows_).as<int32_t>(); }
-  std::vector<int64_t> with(int64_t last) const {
-    auto shape = rows_;
-    shape.push_back(last);
-    return shape;
-  }
-  void statistics(RowStatistics& r) {
-    r.entropy = floats("entropy");
-    r.effective_keys = floats("effective_keys");
-    r.max_weight = floats("max_weight");
-    r.max_index = numbers("max_index");
-    r.mean_distance = floats("mean_distance");
-    r.visible_keys = numbers("visible_keys");
-    if (problem_.attention.has_sinks() || problem_.attention.has_zero_key()) r.sink_share = floats("sink_share");
-  }
-
-  const Problem& problem_;
-  std::string prefix_;
-  Results& results_;
-  std::vector<int64_t> rows_;
-  DType sum_ = DType::kFloat32;
-};
+constexpr double kShortest = 0.01;  // seconds: of less the clock and the threads' start are too large a part
 
 /// What ran, for a person or as JSON.
 struct Report {
@@ -125,7 +52,7 @@ struct Report {
   std::string query, key, value, formula;
   Path path;
   int64_t visible_pairs = 0;
-  double seconds = 0, gflops = 0;
+  double seconds = 0, gflops = 0, peak = 0;  // peak 0: not measured
 };
 
 int64_t sum_of(View<const int32_t> counts) {
@@ -135,30 +62,40 @@ int64_t sum_of(View<const int32_t> counts) {
 }
 
 Report compute(const Options& o, const Problem& p, int layer, Results& results) {
-  const Outputs outputs = Request(p, layer_prefix(layer), results).outputs(o);
+  const Requested r = request(p, o.wanted, layer_prefix(layer), results);
+  Report report;
+  report.path = find_path(p.attention, p.inputs);
+  Counting counting;
+  counting.expect(report.path.work_items);
+  Watch watch(fmt::format("qkv attend{}", layer < 0 ? "" : fmt::format(": layer {}", layer)), counting);
+  const Call call{.executor = &counting, .stop = watch.stop()};
   const auto start = std::chrono::steady_clock::now();
-  forward(p.attention, p.inputs, outputs);
-  Report r;
-  r.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  watch.run([&] { forward(p.attention, p.inputs, r.outputs, call); });
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (p.projections && p.projections->wo)
-    results.add(layer_prefix(layer) + "projected", project_out(*p.projections, outputs.out));
-  r.layer = layer;
-  r.query = shape_text(p.inputs.query);
-  r.key = shape_text(p.inputs.key);
-  r.value = shape_text(p.inputs.value);
-  r.formula = p.attention.text();
-  r.path = find_path(p.attention, p.inputs);
-  r.visible_pairs = sum_of(outputs.rows.visible_keys);
-  r.gflops =
-      r.seconds > 0 ? 2e-9 * static_cast<double>(r.visible_pairs * (p.sizes.dim + p.sizes.value_dim)) / r.seconds : 0;
-  return r;
+    results.add(layer_prefix(layer) + "projected", project_out(*p.projections, r.outputs.out));
+  if (r.received) {
+    Received received(r.received);
+    watch.run([&] { observe(p.attention, p.inputs, {r.outputs.row_max, r.outputs.row_sum}, {received}, call); });
+  }
+  report.layer = layer;
+  report.query = shape_text(p.inputs.query);
+  report.key = shape_text(p.inputs.key);
+  report.value = shape_text(p.inputs.value);
+  report.formula = p.attention.text();
+  report.visible_pairs = sum_of(r.outputs.rows.visible_keys);
+  const auto operations = 2 * static_cast<double>(report.visible_pairs * (p.sizes.dim + p.sizes.value_dim));
+  report.gflops = report.seconds > 0 ? 1e-9 * operations / report.seconds : 0;
+  return report;
 }
 
 std::string sentence(const Report& r) {
   const std::string layer = r.layer < 0 ? "" : fmt::format("layer {}: ", r.layer);
-  return fmt::format("{}q {} k {} v {}: {}; {}, {}, {:.3g} ms, {:.3g} GFLOP/s over {} visible pairs", layer, r.query,
+  const std::string share =
+      r.peak > 0 ? fmt::format(", {:.0f} % of the peak of {:.0f} (float32)", 100 * r.gflops / r.peak, r.peak) : "";
+  return fmt::format("{}q {} k {} v {}: {}; {}, {}, {:.3g} ms, {:.3g} GFLOP/s over {} visible pairs{}", layer, r.query,
                      r.key, r.value, r.formula, r.path.kernel, r.path.instruction_set, r.seconds * 1e3, r.gflops,
-                     r.visible_pairs);
+                     r.visible_pairs, share);
 }
 
 nlohmann::json json_of(const Report& r) {
@@ -172,40 +109,99 @@ nlohmann::json json_of(const Report& r) {
           {"reason", r.path.reason},
           {"seconds", r.seconds},
           {"gflops", r.gflops},
+          {"peak_gflops", r.peak > 0 ? nlohmann::json(r.peak) : nlohmann::json()},
           {"visible_pairs", r.visible_pairs}};
 }
 
-void save(const Options& o, const std::vector<NamedTensor>& tensors) {
+bool wants_sidecar(const Options& o, const Sidecar& of_input) {
+  return !of_input.text.empty() || has_formula_options(o.attention);
+}
+
+/// What belongs into the .json beside the results; empty where nothing does.
+class Accompanying {
+ public:
+  void add(const Problem& p) {
+    const std::string attention = p.attention.text();
+    const double scale = p.attention.scale().value_or(default_scale(p.sizes));
+    if (layers_++ == 0) {
+      facts_.attention = attention;
+      facts_.scale = scale;
+    }
+    if (facts_.attention != attention) facts_.attention.clear();
+    if (facts_.scale != scale) facts_.scale.reset();
+  }
+  std::string text(const Options& o, const Sidecar& of_input, const std::vector<NamedTensor>& tensors) {
+    for (const NamedTensor& t : tensors) {
+      if (t.view.dtype == DType::kBFloat16) facts_.bfloat16.push_back(t.name);
+    }
+    const bool wanted = wants_sidecar(o, of_input) || !facts_.bfloat16.empty();
+    if (wanted) expect_no_other_json(o.output);
+    // What lies there from another run would say something else about these results.
+    return wanted || place_of_sidecar(o.output) == SidecarPlace::kSidecar ? sidecar_text(of_input, facts_) : "";
+  }
+
+ private:
+  Sidecar facts_;
+  int layers_ = 0;
+};
+
+void save_tensors(const Options& o, const std::vector<NamedTensor>& tensors, const std::stop_token& stop) {
   if (o.output.ends_with(".npz"))
-    return write_npz(o.output, tensors, o.deflate ? Compression::kDeflate : Compression::kStored);
-  if (tensors.size() == 1) return write_npy(o.output, tensors.front().view);
+    return write_npz(o.output, tensors, o.deflate ? Compression::kDeflate : Compression::kStored, stop);
+  if (tensors.size() == 1) return write_npy(o.output, tensors.front().view, stop);
   throw OptionError(
       fmt::format("-o {}: there are {} arrays to write; give a name that ends in .npz", o.output, tensors.size()));
+}
+
+/// Both files are complete before the first of them appears.
+void save(const Options& o, const std::vector<NamedTensor>& tensors, const std::string& sidecar) {
+  Counting nothing;
+  Watch watch("qkv attend: writing", nothing);
+  watch.run([&] {
+    if (sidecar.empty()) return save_tensors(o, tensors, watch.stop());
+    io::OutputFile file("write_sidecar", sidecar_path(o.output));
+    file.write(std::as_bytes(std::span(sidecar)));
+    save_tensors(o, tensors, watch.stop());
+    file.commit();
+  });
 }
 
 void check(const Options& o) {
   if (!o.output.ends_with(".npz") && !o.output.ends_with(".npy"))
     throw OptionError(fmt::format("-o {}: expected a name that ends in .npz or .npy", o.output));
-  if (o.top < 0) throw OptionError(fmt::format("--top: expected at least 0, got {}", o.top));
+  if (o.wanted.top < 0) throw OptionError(fmt::format("--top: expected at least 0, got {}", o.wanted.top));
+}
+
+void tell(const Options& o, const std::vector<std::string>& lines) {
+  if (o.quiet) return;
+  for (const std::string& line : lines) say("qkv attend", line);
 }
 
 int attend(const Options& o) {
   check(o);
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   if (o.layer >= 0) dump.expect_layer(o.layer);
+  if (wants_sidecar(o, dump.sidecar())) expect_no_other_json(o.output);  // before long work
+  tell(o, dump.notes());
   Results results;
+  Accompanying accompanying;
   nlohmann::json layers = nlohmann::json::array();
   int missing_axes = 0;
+  double peak = 0;
   for (int layer : o.layer >= 0 ? std::vector<int>{o.layer} : dump.layers()) {
     const Problem problem = make_problem(o.attention, dump, layer);
     missing_axes = problem.missing_axes;
-    const Report report = compute(o, problem, layer, results);
+    Report report = compute(o, problem, layer, results);
+    if (peak == 0 && report.seconds >= kShortest && (o.json || !o.quiet)) peak = measure_peak(default_executor());
+    if (report.seconds >= kShortest) report.peak = peak;
+    accompanying.add(problem);
     layers.push_back(json_of(report));
-    if (o.quiet) continue;
-    for (const std::string& note : problem.notes) say("qkv attend", note);
-    say("qkv attend", sentence(report));
+    tell(o, problem.notes);
+    tell(o, {sentence(report)});
   }
-  save(o, results.named(missing_axes));
+  const std::vector<NamedTensor> tensors = results.named(missing_axes);
+  const std::string sidecar = accompanying.text(o, dump.sidecar(), tensors);
+  save(o, tensors, sidecar);
   if (o.json)
     fmt::print("{}\n", nlohmann::json{{"file", o.output}, {"layers", layers}}.dump(
                            2, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -219,18 +215,22 @@ void add_attend(CLI::App& app, Run& run) {
   Options& o = *options;
   CLI::App* command = app.add_subcommand("attend", "Compute attention of tensors in files");
   command->footer(kExamples);
-  command->add_option("FILE", o.file,
-                      "an .npz with q, k, v, or layer0.q and so on, and whatever else the attention needs");
+  command->add_option(
+      "FILE", o.file,
+      "an .npz or .safetensors with q, k, v, or layer0.q and so on, and whatever else the attention needs");
   add_tensor_options(*command, o.attention);
   command->add_option("-o,--output", o.output, "where results go: .npz, or .npy for the output alone")
       ->required()
       ->type_name("FILE");
   command->add_option("--layer", o.layer, "only this layer of FILE")->check(not_negative());
-  command->add_flag("--lse", o.lse, "also the log-sum-exp of each row");
-  command->add_flag("--weights", o.weights, "also all weights {B, H, L, S}");
-  command->add_flag("--stats", o.stats,
+  command->add_flag("--lse", o.wanted.lse, "also the log-sum-exp of each row");
+  command->add_flag("--weights", o.wanted.weights, "also all weights {B, H, L, S}");
+  command->add_flag("--stats", o.wanted.stats,
                     "also entropy, effective_keys, max_weight, max_index, mean_distance, visible_keys of each row");
-  command->add_option("--top", o.top, "also the N largest weights of each row and their columns")->type_name("N");
+  command->add_flag("--received", o.wanted.received,
+                    "also the weight that each key receives from all queries {B, H, S}");
+  command->add_option("--top", o.wanted.top, "also the N largest weights of each row and their columns")
+      ->type_name("N");
   command->add_flag("--deflate", o.deflate, "compress the .npz");
   command->add_flag("--json", o.json, "print what ran as JSON");
   command->add_flag("--quiet", o.quiet, "say nothing on stderr");

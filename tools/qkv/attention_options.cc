@@ -7,7 +7,7 @@
 namespace qkv::cli {
 
 void add_tensor_options(CLI::App& command, AttentionOptions& o) {
-  const char* group = "Tensors (FILE.npy, FILE.npz:NAME, or typed: 1,2;2,1 are two rows)";
+  const char* group = "Tensors (FILE.npy, FILE.npz:NAME, FILE.safetensors:NAME, or typed: 1,2;2,1 are two rows)";
   struct Tensor {
     const char *name, *help;
   };
@@ -55,9 +55,9 @@ void add_attention_options(CLI::App& command, AttentionOptions& o) {
       {"--ignore-mask", "ignore_mask", "bool, true is hidden; the same shapes"},
       {"--bias", "bias", "added to the scores: {B, H, L, S}, {H, L, S} or {L, S}"},
       {"--lengths", "key_lengths", "how many keys each batch entry has, as 13,22,4"},
-      {"--documents", "documents", "document of each token, {B, L} or {L}: only the same one is seen"},
+      {"--documents", "document_ids", "document of each token, {B, L} or {L}: only the same one is seen"},
       {"--sinks", "sinks", "logits {H} that take weight and have no value"},
-      {"--offset", "query_offset", "position of query 0: a number or one for each batch entry"},
+      {"--offset", "q_offset", "position of query 0: a number or one for each batch entry"},
       {"--key-start", "key_start", "position of key column 0, where a cache dropped its oldest keys"},
       {"--query-lengths", "cumulative_query_lengths",
        "packed batches: 0 and the ends of the sequences, of q {T, H, D}"},

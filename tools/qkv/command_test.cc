@@ -56,15 +56,15 @@ TEST_F(Command, WrongUseIsCodeTwoAndOneLine) {
                  2, "no such tokens");
 }
 
-TEST_F(Command, AFileThatCannotBeReadIsCodeOne) {
-  expect_refusal("see /nowhere.npz", 1, "/nowhere.npz");
+TEST_F(Command, AFileThatCannotBeReadIsCodeTwo) {
+  expect_refusal("see /nowhere.npz", 2, "/nowhere.npz");
   put_bytes(file("damaged.npz"), bytes_of(kSample).substr(0, 5000));
-  expect_refusal("see " + file("damaged.npz"), 1, "damaged.npz");
-  expect_refusal("attend " + kSample + " --layer 0 --bias /nowhere.npy -o " + file("x.npz"), 1, "/nowhere.npy");
+  expect_refusal("see " + file("damaged.npz"), 2, "damaged.npz");
+  expect_refusal("attend " + kSample + " --layer 0 --bias /nowhere.npy -o " + file("x.npz"), 2, "/nowhere.npy");
 }
 
 TEST_F(Command, AMessageIsOneSafeLineWhateverTheFileIsCalled) {
-  expect_refusal("see \"$(printf 'a\\nb\\033[31m.npz')\"", 1, "a\\nb\\x1b[31m.npz");
+  expect_refusal("see \"$(printf 'a\\nb\\033[31m.npz')\"", 2, "a\\nb\\x1b[31m.npz");
 }
 
 TEST_F(Command, AFailedCommandWritesNothingAndKeepsWhatWasThere) {
@@ -73,7 +73,7 @@ TEST_F(Command, AFailedCommandWritesNothingAndKeepsWhatWasThere) {
                              " --v " + tensor("v.npy", {2, 3, 4}, 3);
   expect_refusal("attend " + shapes + " -o " + file("out.npz"), 2, "k");
   EXPECT_EQ(bytes_of(file("out.npz")), "before");
-  EXPECT_EQ(run("attend " + kSample + " -o /nowhere/out.npz").code, 1);
+  EXPECT_EQ(run("attend " + kSample + " -o /nowhere/out.npz").code, 2);
   for (const std::string& name : folder_.files()) EXPECT_THAT(name, Not(HasSubstr("tmp")));
 }
 
@@ -279,7 +279,7 @@ TEST_F(Command, AStandardErrorThatCannotBeWrittenChangesNothing) {
     std::remove(out.c_str());
     EXPECT_EQ(code(command + "attend " + kSample + " --layer 0 -o " + out + gone), 0) << gone;
     EXPECT_EQ(Npz(out).names().size(), 1U);
-    EXPECT_EQ(code(command + "see " + file("absent.npz") + gone), 1) << gone;
+    EXPECT_EQ(code(command + "see " + file("absent.npz") + gone), 2) << gone;
     EXPECT_EQ(code(command + "bench --threads 0" + gone), 2) << gone;
   }
 }

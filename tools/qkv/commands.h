@@ -17,5 +17,6 @@ void add_see(CLI::App& app, Run& run);
 void add_explain(CLI::App& app, Run& run);
 void add_compare(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
+void add_completion(CLI::App& app, Run& run);
 
 }  // namespace qkv::cli

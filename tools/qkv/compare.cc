@@ -176,7 +176,8 @@ void add_compare(CLI::App& app, Run& run) {
   Options& o = *options;
   CLI::App* command = app.add_subcommand("compare", "Compare weights and outputs in a file with recomputed ones");
   command->footer(kExamples);
-  command->add_option("FILE", o.file, "an .npz with q, k, v and weights or out, or layer0.q and so on")->required();
+  command->add_option("FILE", o.file, "an .npz or .safetensors with q, k, v and weights or out, or layer0.q and so on")
+      ->required();
   command->add_option("--layer", o.layer, "only this layer")->check(not_negative());
   command->add_option("--tolerance", o.tolerance, "largest difference that is allowed")
       ->check([](const std::string& text) {

@@ -1,55 +1,78 @@
 #include "qkv/dump.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "qkv/error.h"
+#include "qkv/names.h"
 
 namespace qkv::cli {
 
 namespace {
 
-bool is_npz(const std::string& path) { return path.ends_with(".npz"); }
+/// "a, b, c and 4 more"
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 8;
+  const size_t shown = std::min(names.size(), kMost);
+  std::string text =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  return shown < names.size() ? fmt::format("{} and {} more", text, names.size() - shown) : text;
+}
 
-/// The N of "layerN.NAME".
-std::optional<int> layer_of(std::string_view name) {
-  constexpr std::string_view kWord = "layer";
-  if (!name.starts_with(kWord)) return std::nullopt;
-  int layer = 0;
-  const char* first = name.data() + kWord.size();
-  const auto [end, error] = std::from_chars(first, name.data() + name.size(), layer);
-  if (error != std::errc() || layer < 0 || end == name.data() + name.size() || *end != '.') return std::nullopt;
-  return layer;
+std::vector<int> layers_in(const std::map<std::pair<int, std::string>, std::vector<std::string>>& names) {
+  std::set<int> layers;
+  for (const auto& [place, keys] : names) {
+    if (place.first >= 0) layers.insert(place.first);
+  }
+  return {layers.begin(), layers.end()};
+}
+
+/// Float32 numbers that were bfloat16 before they were written.
+Array narrowed(const Array& wide, const std::string& name, const std::string& sidecar) {
+  if (wide.dtype() != DType::kFloat32)
+    throw FileError(fmt::format("{} says that {} is bfloat16 kept as float32, but it is {}; take it out of the list",
+                                sidecar, name, qkv::name(wide.dtype())));
+  Array narrow(DType::kBFloat16, wide.shape());
+  const auto from = wide.view().as<const float>();
+  const auto to = narrow.view().as<bfloat16>();
+  for (int64_t i = 0; i < from.shape[0]; ++i) {
+    for (int64_t j = 0; j < from.shape[1]; ++j) {
+      for (int64_t k = 0; k < from.shape[2]; ++k) {
+        for (int64_t l = 0; l < from.shape[3]; ++l) to(i, j, k, l) = bfloat16(from(i, j, k, l));
+      }
+    }
+  }
+  return narrow;
 }
 
 }  // namespace
 
 std::string layer_prefix(int layer) { return layer < 0 ? "" : fmt::format("layer{}.", layer); }
 
-Array read_tensor(const std::string& where) {
-  const size_t colon = where.rfind(".npz:");
-  if (colon != where.npos) return Npz(where.substr(0, colon + 4)).read(where.substr(colon + 5));
-  if (!is_npz(where)) return read_npy(where);
-  const Npz npz(where);
-  if (npz.names().size() == 1) return npz.read(npz.names().front());
-  throw OptionError(fmt::format("{} holds {} arrays; say which: {}:NAME", where, npz.names().size(), where));
-}
-
-Dump::Dump(const std::string& path) : path_(path) {
-  if (!is_npz(path)) {
+Dump::Dump(const std::string& path) : path_(path), sidecar_(read_sidecar(path)) {
+  if (!TensorFile::is_one(path)) {
+    expect_known_format(path);
     weights_ = path;
     return;
   }
-  npz_.emplace(path);
-  std::set<int> layers;
-  for (const std::string& name : npz_->names()) {
-    if (const auto layer = layer_of(name)) layers.insert(*layer);
+  file_.emplace(path);
+  read_names();
+}
+
+void Dump::read_names() {
+  for (const std::string& name : file_->names()) {
+    const auto meaning = understand(name);
+    if (!meaning) unknown_.push_back(name);
+    else (meaning->exact ? exact_ : fitting_)[{meaning->layer, meaning->tensor}].push_back(name);
   }
-  if (!layers.empty()) layers_.assign(layers.begin(), layers.end());
+  std::vector<int> layers = layers_in(exact_);
+  // Names of the format that belong to every layer leave it to the others to say which there are, unless they are complete.
+  const bool complete = exact_.contains({-1, "q"}) || exact_.contains({-1, "weights"});
+  if (layers.empty() && !complete) layers = layers_in(fitting_);
+  if (!layers.empty()) layers_ = std::move(layers);
 }
 
 void Dump::expect_layer(int layer) const {
@@ -60,22 +83,51 @@ void Dump::expect_layer(int layer) const {
   throw OptionError(fmt::format("--layer {}: {} has the layers {}", layer, path_, fmt::join(layers_, ", ")));
 }
 
-std::optional<std::string> Dump::key_of(int layer, const std::string& name) const {
-  if (!npz_) return std::nullopt;
-  for (const std::string& key : {layer_prefix(layer) + name, name}) {
-    if (npz_->contains(key)) return key;
+const std::string* Dump::only(const std::map<Place, std::vector<std::string>>& names, const Place& place) const {
+  const auto at = names.find(place);
+  if (at == names.end()) return nullptr;
+  if (at->second.size() == 1) return &at->second.front();
+  throw OptionError(fmt::format("{}{} can be each of {} in {}; name the one that is meant {}{}",
+                                layer_prefix(place.first), place.second, some_of(at->second), path_,
+                                layer_prefix(place.first), place.second));
+}
+
+const std::string* Dump::key_of(int layer, const std::string& name) const {
+  for (const auto* names : {&exact_, &fitting_}) {
+    for (const int number : {layer, -1}) {
+      if (const std::string* key = only(*names, {number, name})) return key;
+    }
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 bool Dump::has(int layer, const std::string& name) const {
-  return weights_ ? name == "weights" : key_of(layer, name).has_value();
+  return weights_ ? name == "weights" : key_of(layer, name) != nullptr;
+}
+
+std::optional<std::string> Dump::other_name(int layer, const std::string& name) const {
+  const std::string* key = key_of(layer, name);
+  return key == nullptr || understand(*key)->exact ? std::nullopt : std::optional(*key);
 }
 
 std::optional<Array> Dump::find(int layer, const std::string& name) const {
-  if (weights_) return name == "weights" ? std::optional<Array>(read_npy(*weights_)) : std::nullopt;
-  const auto key = key_of(layer, name);
-  return key ? std::optional<Array>(npz_->read(*key)) : std::nullopt;
+  const std::string* key = key_of(layer, name);
+  if (weights_ && name == "weights") key = &name;
+  if (key == nullptr) return std::nullopt;
+  Array found = weights_ ? read_array(*weights_) : file_->read(*key);
+  const bool was_bfloat16 = std::ranges::find(sidecar_.bfloat16, *key) != sidecar_.bfloat16.end();
+  return was_bfloat16 ? narrowed(found, *key, sidecar_.path) : std::move(found);
+}
+
+std::vector<std::string> Dump::notes() const {
+  if (unknown_.empty()) return {};
+  std::vector<std::string> notes = {
+      fmt::format("not used, because their names say nothing here: {}", some_of(unknown_))};
+  const auto is_mask = [](const std::string& name) { return name.ends_with("mask"); };
+  if (const auto at = std::ranges::find_if(unknown_, is_mask); at != unknown_.end())
+    notes.push_back(fmt::format(
+        "{} does not say what true means: name it keep_mask (true may be attended to) or ignore_mask", *at));
+  return notes;
 }
 
 }  // namespace qkv::cli

@@ -1,36 +1,48 @@
-// A file of tensors of one or many attentions: q, k, v, out, weights, keep_mask, ..., or layer4.q and so on.
+// A file of tensors of one or many attentions: q, k, v, out, weights, keep_mask, ..., or layer4.q and so on. docs/dumps.md.
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "qkv/io.h"
+#include "qkv/sidecar.h"
+#include "qkv/tensor_file.h"
 
 namespace qkv::cli {
-
-/// A tensor named on the command line: FILE.npy, or FILE.npz:NAME (the name may be left out where there is only one).
-Array read_tensor(const std::string& where);
 
 class Dump {
  public:
   Dump() = default;  ///< an empty one: everything comes from options
-  /// An .npz, or an .npy with weights.
+  /// An .npz or .safetensors, or an .npy with weights.
   explicit Dump(const std::string& path);
 
   const std::string& path() const { return path_; }
+  const Sidecar& sidecar() const { return sidecar_; }
   /// Numbers of the layers that there are, rising; {-1} where names have no layer.
   const std::vector<int>& layers() const { return layers_; }
   /// Throws OptionError, which lists the layers, where there is no such one.
   void expect_layer(int layer) const;
-  /// layerN.NAME, else NAME, which then belongs to every layer.
+  /// layerN.NAME, else NAME, which then belongs to every layer; else what a pattern fits (names.h), of the layer or of all.
+  /// Throws OptionError where several names would do, FileError.
   std::optional<Array> find(int layer, const std::string& name) const;
   bool has(int layer, const std::string& name) const;
+  /// The name in the file, where it is not one of the format.
+  std::optional<std::string> other_name(int layer, const std::string& name) const;
+  /// What a person should know about names that are not understood.
+  std::vector<std::string> notes() const;
 
  private:
-  std::optional<std::string> key_of(int layer, const std::string& name) const;
+  using Place = std::pair<int, std::string>;  // layer and tensor
+  const std::string* key_of(int layer, const std::string& name) const;
+  const std::string* only(const std::map<Place, std::vector<std::string>>& names, const Place& place) const;
+  void read_names();
   std::string path_;
-  std::optional<Npz> npz_;
+  Sidecar sidecar_;
+  std::optional<TensorFile> file_;
   std::optional<std::string> weights_;  // the .npy
+  std::map<Place, std::vector<std::string>> exact_, fitting_;
+  std::vector<std::string> unknown_;
   std::vector<int> layers_{-1};
 };
 

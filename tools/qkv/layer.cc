@@ -151,7 +151,7 @@ Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, Weig
   sizes_.queries = w.shape[2];
   sizes_.keys = w.shape[3];
   check_weights(w);
-  if (says_formula(options))
+  if (has_formula_options(options))
     throw OptionError(
         fmt::format("the weights in {} are finished: a formula acts on q and k; leave --causal and the like out "
                     "(--align is used, to say where the queries stand)",

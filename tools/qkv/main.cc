@@ -1,7 +1,9 @@
-// qkv: attention on the command line. Exit codes: 0 fine, 1 a failure or a finding, 2 wrong use.
+// qkv: attention on the command line. Exit codes: 0 fine, 1 a finding or a failure of the machine, 2 wrong use or a file that
+// cannot be read or written.
 #include <fcntl.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -19,10 +21,18 @@
 #include "qkv/error.h"
 #include "qkv/say.h"
 #include "qkv/version.h"
+#include "qkv/watch.h"
 
 namespace {
 
 constexpr int kFailure = 1, kWrongUse = 2;
+
+/// As if the signal had not been caught: a shell sees it and ends its loop.
+void end_by(int signal) {
+  std::fflush(nullptr);
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
 
 /// "qkv attend: ..." on one line, whatever the message or a file name in it holds.
 int report(const CLI::App& app, std::string_view message, int code) {
@@ -79,6 +89,7 @@ int run(int argc, char** argv) {
   qkv::cli::add_explain(app, chosen);
   qkv::cli::add_compare(app, chosen);
   qkv::cli::add_bench(app, chosen);
+  qkv::cli::add_completion(app, chosen);
 
   if (const std::string unknown = unknown_command(app, argc, argv); !unknown.empty())
     return report(app, unknown + " (qkv --help lists them)", kWrongUse);
@@ -91,6 +102,12 @@ int run(int argc, char** argv) {
     return report_wrong_options(app, e);
   } catch (const qkv::ArgumentError& e) {
     return report(app, e.what(), kWrongUse);
+  } catch (const qkv::FileError& e) {
+    return report(app, e.what(), kWrongUse);
+  } catch (const qkv::cli::Interrupted& e) {
+    report(app, "interrupted, nothing was written", kFailure);
+    end_by(e.signal);
+    return kFailure;
   } catch (const std::bad_alloc&) {
     return report(app, "out of memory; take fewer layers (--layer), or leave --weights out", kFailure);
   } catch (const std::exception& e) {

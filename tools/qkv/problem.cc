@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include "qkv/error.h"
@@ -35,7 +37,13 @@ std::vector<int32_t> numbers_of(std::string_view text, std::string_view option) 
   return numbers;
 }
 
-bool says_settings(const AttentionOptions& o) {
+/// Tensors that make a formula where they are given as options.
+constexpr const char* kFormulaTensors[] = {"keep_mask", "ignore_mask", "bias", "sinks", "document_ids"};
+
+bool has_alibi(const AttentionOptions& o) { return o.alibi != nullptr && o.alibi->count() > 0; }
+
+/// What --attention says as text, but for the alignment.
+bool has_named_options(const AttentionOptions& o) {
   return o.causal || o.zero_key || o.tiled_heads || !o.window.empty() || o.scale || o.softcap;
 }
 
@@ -48,10 +56,13 @@ class Maker {
     lengths("cumulative_key_lengths", problem_.inputs.cumulative_key_lengths);
     problem_.packed = static_cast<bool>(problem_.inputs.cumulative_query_lengths);
     queries_keys_values();
+    look_for_nan(problem_.inputs.query, "q");
+    look_for_nan(problem_.inputs.key, "k");
+    look_for_nan(problem_.inputs.value, "v");
     measure();
     formula();
     lengths("key_lengths", problem_.inputs.key_lengths);
-    lengths("query_offset", problem_.inputs.query_offset);
+    lengths("q_offset", problem_.inputs.query_offset);
     lengths("key_start", problem_.inputs.key_start);
     tables();
     return std::move(problem_);
@@ -75,8 +86,12 @@ class Maker {
       auto typed = typed_tensor(*where, name);
       return keep(typed ? std::move(*typed) : read_tensor(*where));
     }
-    if (auto found = dump_.find(layer_, name)) return keep(std::move(*found));
-    return {};
+    auto found = dump_.find(layer_, name);
+    if (!found) return {};
+    if (const auto other = dump_.other_name(layer_, name))
+      problem_.notes.push_back(
+          fmt::format("{} is {} in the file, [{}]", name, *other, fmt::join(found->shape(), ", ")));
+    return keep(std::move(*found));
   }
 
   void lengths(const std::string& name, View<const int32_t>& field) {
@@ -102,9 +117,10 @@ class Maker {
   View<const void> needed(const std::string& name) {
     const View<const void> x = load(name);
     if (x) return x;
-    const std::string file =
-        dump_.path().empty() ? "" : fmt::format(", or a file with the name {}{}", layer_prefix(layer_), name);
-    throw OptionError(fmt::format("{} is missing; give --{} FILE.npy{}", name, name, file));
+    std::string file;
+    if (!dump_.path().empty()) file = fmt::format(" ({} has none under that name)", dump_.path());
+    throw OptionError(fmt::format("{}{} is missing{}; give --{} FILE.npy, or a file that has it", layer_prefix(layer_),
+                                  name, file, name));
   }
 
   /// Tokens and weights instead of q, k and v: where options say so, or the file has no q.
@@ -162,13 +178,53 @@ class Maker {
          in.value.shape[2]};
   }
 
+  /// NaN is computed with as the semantics say, but nobody wants it unawares, and a tensor of nothing else was never filled.
+  void look_for_nan(View<const void> x, const char* name) {
+    if (!x || !is_floating(x.dtype)) return;
+    const int64_t count = count_nan(x);
+    if (count == 0) return;
+    if (count == x.size())
+      throw FileError(fmt::format("{} {} holds no number: all its values are NaN; save it again", name, shape_text(x)));
+    problem_.notes.push_back(
+        fmt::format("{} of the {} values of {} are NaN: rows that see them become NaN", count, x.size(), name));
+  }
+
+  /// From --attention, else from the other options, else from the file's .json, else from the tensors that there are.
   void formula() {
-    if (options_.text.empty()) return formula_of_options();
-    if (says_settings(options_) || !options_.align.empty()) {
-      throw OptionError(
-          "--attention says the whole formula; put the other options into its text, or leave --attention out");
+    if (!options_.text.empty()) {
+      if (has_named_options(options_) || !options_.align.empty()) {
+        throw OptionError(
+            "--attention says the whole formula; put the other options into its text, or leave --attention out");
+      }
+      problem_.attention = Attention::parse(options_.text);
+    } else if (dump_.sidecar().attention.empty() || has_formula_options(options_) || !options_.align.empty()) {
+      formula_of_options();
+      if (!options_.scale) scale_of_file();
+    } else {
+      formula_of_sidecar();
+      if (!problem_.attention.scale()) scale_of_file();
     }
-    problem_.attention = Attention::parse(options_.text);
+    if (has_formula_options(options_) && !dump_.sidecar().attention.empty())
+      problem_.notes.push_back(fmt::format("the attention in {} ({}) is not used: options say another",
+                                           dump_.sidecar().path, dump_.sidecar().attention));
+  }
+
+  void formula_of_sidecar() {
+    try {
+      problem_.attention = Attention::parse(dump_.sidecar().attention);
+    } catch (const OptionError& e) {
+      throw FileError(fmt::format("the attention in {}: {}", dump_.sidecar().path, e.what()));
+    }
+  }
+
+  /// A tensor of one number, else what the .json says. 1 / sqrt(D) is what is computed anyway.
+  void scale_of_file() {
+    std::optional<double> scale = dump_.sidecar().scale;
+    if (const View<const void> x = load("scale")) {
+      if (x.size() != 1) throw ShapeError(fmt::format("scale: expected one number, got {}", shape_text(x)));
+      scale = element(x, 0, 0, 0, 0);
+    }
+    if (scale && *scale != default_scale(problem_.sizes)) problem_.attention.scale(*scale);
   }
 
   /// Modifiers in the order of the semantics: soft-cap, ALiBi, bias.
@@ -176,7 +232,7 @@ class Maker {
     Attention& a = problem_.attention;
     if (options_.causal) a.visible(Causal{});
     if (!options_.window.empty()) a.visible(window());
-    if (given("documents") || given("query_documents")) a.visible(Documents{});
+    if (given("document_ids") || given("query_documents")) a.visible(Documents{});
     if (given("keep_mask")) a.visible(KeepMask{});
     if (given("ignore_mask")) a.visible(IgnoreMask{});
     if (options_.softcap) a.score(SoftCap{*options_.softcap});
@@ -189,9 +245,7 @@ class Maker {
     if (!options_.align.empty()) a.align(options_.align == "top_left" ? Align::kTopLeft : Align::kBottomRight);
   }
 
-  bool wants_alibi() const {
-    return (options_.alibi != nullptr && options_.alibi->count() > 0) || dump_.has(layer_, "alibi_slopes");
-  }
+  bool wants_alibi() const { return has_alibi(options_) || dump_.has(layer_, "alibi_slopes"); }
 
   Window window() const {
     const std::vector<int32_t> sides = numbers_of(options_.window, "--window");
@@ -243,10 +297,10 @@ class Maker {
                                          slopes.front(), slopes.back()));
   }
 
-  /// "documents" names both sides of self-attention.
+  /// "document_ids" are those of both sides of self-attention.
   View<const void> documents(const std::string& name) {
-    if (!reads("query_documents") && !given("documents")) return {};
-    const View<const void> x = load(given(name) ? name : "documents");
+    if (!reads("query_documents") && !given("document_ids")) return {};
+    const View<const void> x = load(given(name) ? name : "document_ids");
     if (!x) return {};
     const View<const void> ids = keep(to_int32(x, name));
     return ids.rank == 1 ? with_axes(ids, {-1, 0}) : ids;
@@ -316,16 +370,16 @@ Array to_int32(View<const void> x, const std::string& name) {
   return result;
 }
 
-bool says_formula(const AttentionOptions& o) {
-  const auto is_operand = [](const std::string& name) { return name == "q" || name == "k" || name == "v"; };
-  return says_settings(o) || !o.text.empty() || (o.alibi != nullptr && o.alibi->count() > 0) ||
-         std::any_of(o.tensors.begin(), o.tensors.end(),
-                     [&](const auto& t) { return !t.second.empty() && !is_operand(t.first); });
+bool has_formula_options(const AttentionOptions& o) {
+  const auto given = [&](const char* name) { return o.tensors.contains(name) && !o.tensors.at(name).empty(); };
+  return !o.text.empty() || has_named_options(o) || has_alibi(o) || std::ranges::any_of(kFormulaTensors, given);
 }
 
 Problem make_problem(const AttentionOptions& options, const Dump& dump, int layer) {
   return Maker(options, dump, layer).make();
 }
+
+double default_scale(const Sizes& s) { return s.dim > 0 ? 1 / std::sqrt(static_cast<double>(s.dim)) : 1; }
 
 int64_t valid_keys(const Problem& p, int64_t batch) {
   const Inputs& in = p.inputs;

@@ -31,8 +31,8 @@ struct AttentionOptions {
 void add_tensor_options(CLI::App& command, AttentionOptions& options);
 void add_attention_options(CLI::App& command, AttentionOptions& options);
 
-/// Whether they say anything about the formula, or bring a tensor for it; --align does not count.
-bool says_formula(const AttentionOptions&);
+/// Whether they say anything about the formula, so that the file's own does not count; --align alone does not.
+bool has_formula_options(const AttentionOptions&);
 
 struct Sizes {
   int64_t batch = 0, heads = 0, key_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
@@ -55,10 +55,12 @@ struct Problem {
   std::vector<std::string> notes;          ///< what was understood from shapes, for a person
 };
 
-/// q, k, v and everything else of `layer`, from options first, then from the dump. Without `v` the values have no columns.
-/// Throws OptionError, ShapeError, FileError.
+/// q, k, v and everything else of `layer`, from options first, then from the dump and its .json. Without `v` the values have
+/// no columns. Throws OptionError, ShapeError, FileError.
 Problem make_problem(const AttentionOptions&, const Dump&, int layer);
 
+/// 1 / sqrt(D), and 1 where D is 0.
+double default_scale(const Sizes&);
 /// Position of query 0 of a batch entry, as forward() sees it.
 int64_t offset_of(const Problem&, int64_t batch);
 /// Position of key column 0 of a batch entry.

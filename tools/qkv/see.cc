@@ -150,8 +150,9 @@ void add_see(CLI::App& app, Run& run) {
   SeeOptions& o = *options;
   CLI::App* command = app.add_subcommand("see", "See who attends to whom");
   command->footer(kExamples);
-  command->add_option("FILE", o.file,
-                      "an .npz with q and k, or weights, or layer0.q and so on; or an .npy with weights");
+  command->add_option(
+      "FILE", o.file,
+      "an .npz or .safetensors with q and k, or weights, or layer0.q and so on; or an .npy with weights");
   command->add_option("--layer", o.layer, "which layer")->check(not_negative());
   command->add_option("--head", o.head, "which head: as a heat map")->check(not_negative());
   command->add_option("--row", o.row, "of a head only this query: its keys as sorted bars")->check(not_negative());

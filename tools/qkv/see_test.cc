@@ -114,7 +114,7 @@ TEST_F(See, APictureIsWrittenWithACaption) {
 TEST_F(See, APictureThatCannotBeDrawnLeavesNoFile) {
   expect_refusal("see " + kSample + " --layer 4 --head 7 --mask --png " + file("x.png"), 2,
                  "leave --mask and --row out");
-  expect_refusal("see " + kSample + " --layer 4 --head 7 --png /nowhere/x.png", 1, "/nowhere/x.png");
+  expect_refusal("see " + kSample + " --layer 4 --head 7 --png /nowhere/x.png", 2, "/nowhere/x.png");
   write_npy(file("none.npy"), Array(DType::kFloat32, {2, 0, 3}).view());
   expect_refusal("see " + file("none.npy") + " --png " + file("x.png"), 2, "nothing to draw");
   EXPECT_FALSE(std::filesystem::exists(file("x.png")));

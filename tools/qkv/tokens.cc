@@ -10,6 +10,7 @@
 
 #include "qkv/error.h"
 #include "qkv/labels.h"
+#include "qkv/token_text.h"
 
 namespace qkv::cli {
 
@@ -44,6 +45,16 @@ std::vector<std::string> tokens_of(const json& value, int64_t batch, const std::
   return strings_of(lists[at], where);
 }
 
+/// As text, where "scheme" says how a tokenizer wrote them.
+std::vector<std::string> decoded(std::vector<std::string> tokens, const json& sidecar, const std::string& where) {
+  if (!sidecar.is_object() || !sidecar.contains("scheme")) return tokens;
+  const json& scheme = sidecar["scheme"];
+  if (scheme == "byte_level") return display_labels(tokens, {}, TokenScheme::kByteLevel);
+  if (scheme == "metaspace") return display_labels(tokens, {}, TokenScheme::kMetaspace);
+  throw FileError(fmt::format("{}: \"scheme\": expected \"byte_level\" or \"metaspace\", got {}", where,
+                              scheme.dump(-1, ' ', false, json::error_handler_t::replace)));
+}
+
 json parse(const std::string& text, const std::string& where) {
   json value = json::parse(text, nullptr, false);
   if (value.is_discarded()) refuse(where);
@@ -60,7 +71,10 @@ json read(const std::string& path) {
 }
 
 std::vector<std::string> from_option(const std::string& text, int64_t batch, const char* option) {
-  if (text.ends_with(".json")) return tokens_of(read(text), batch, text);
+  if (text.ends_with(".json")) {
+    const json value = read(text);
+    return decoded(tokens_of(value, batch, text), value, text);
+  }
   if (text.starts_with("[")) return tokens_of(parse(text, option), batch, option);
   std::vector<std::string> tokens;
   for (size_t first = 0; first <= text.size();) {
@@ -86,7 +100,9 @@ void use_sidecar(const std::string& tensors, int64_t batch, int64_t queries, int
   const std::string path = fs::path(tensors).replace_extension(".json").string();
   std::error_code ignored;
   if (tensors.empty() || !fs::is_regular_file(path, ignored)) return;
-  const std::vector<std::string> found = safe(tokens_of(read(path), batch, path));
+  const json sidecar = read(path);
+  if (sidecar.is_object() && !sidecar.contains("tokens")) return;
+  const std::vector<std::string> found = safe(decoded(tokens_of(sidecar, batch, path), sidecar, path));
   const auto count = static_cast<int64_t>(found.size());
   if (count == queries) tokens.queries = found;
   if (count == keys) tokens.keys = found;

@@ -70,7 +70,7 @@ bool is_one_of(const std::string& name, std::initializer_list<std::string_view> 
 
 DType type_of(const std::string& name) {
   if (is_one_of(name, {"keep_mask", "ignore_mask"})) return DType::kBool;
-  if (is_one_of(name, {"key_lengths", "documents", "query_documents", "key_documents", "query_offset", "key_start",
+  if (is_one_of(name, {"key_lengths", "document_ids", "query_documents", "key_documents", "q_offset", "key_start",
                        "cumulative_query_lengths", "cumulative_key_lengths", "heads"}))
     return DType::kInt32;
   return DType::kFloat64;

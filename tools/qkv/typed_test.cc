@@ -30,7 +30,7 @@ TEST(Typed, RowsEndWithSemicolons) {
 TEST(Typed, TheNameSaysTheTypeAndTheAxes) {
   EXPECT_EQ(typed_tensor("1,0;0,1", "keep_mask")->dtype(), DType::kBool);
   EXPECT_THAT(typed_tensor("13,22,4", "key_lengths")->shape(), ElementsAre(3));
-  EXPECT_THAT(numbers<int32_t>(*typed_tensor("-3", "query_offset")), ElementsAre(-3));
+  EXPECT_THAT(numbers<int32_t>(*typed_tensor("-3", "q_offset")), ElementsAre(-3));
   EXPECT_THAT(typed_tensor("0.5,1", "sinks")->shape(), ElementsAre(2));
   EXPECT_EQ(numbers<double>(*typed_tensor("0,-inf", "bias"))[1], -INFINITY);
 }

@@ -1,5 +1,7 @@
 #include "qkv/views.h"
 
+#include <cmath>
+
 #include <algorithm>
 #include <array>
 
@@ -8,6 +10,22 @@
 #include "qkv/error.h"
 
 namespace qkv::cli {
+
+namespace {
+
+template <class T> int64_t nan_in(View<const T> x) {
+  int64_t count = 0;
+  for (int64_t a = 0; a < x.shape[0]; ++a) {
+    for (int64_t b = 0; b < x.shape[1]; ++b) {
+      for (int64_t c = 0; c < x.shape[2]; ++c) {
+        for (int64_t d = 0; d < x.shape[3]; ++d) count += std::isnan(static_cast<double>(x(a, b, c, d))) ? 1 : 0;
+      }
+    }
+  }
+  return count;
+}
+
+}  // namespace
 
 View<const void> with_axes(View<const void> x, std::initializer_list<int> axes) {
   Layout layout;
@@ -47,6 +65,16 @@ double element(View<const void> x, int64_t a, int64_t b, int64_t c, int64_t d) {
     default:
       throw DtypeError(fmt::format("expected a floating-point tensor, got {} {}; save x.astype(np.float32)",
                                    name(x.dtype), shape_text(x)));
+  }
+}
+
+int64_t count_nan(View<const void> x) {
+  switch (x.dtype) {
+    case DType::kFloat32: return nan_in(x.as<const float>());
+    case DType::kFloat64: return nan_in(x.as<const double>());
+    case DType::kFloat16: return nan_in(x.as<const float16>());
+    case DType::kBFloat16: return nan_in(x.as<const bfloat16>());
+    default: return 0;
   }
 }
 

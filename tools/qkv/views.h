@@ -16,6 +16,8 @@ View<const void> without_first_axes(View<const void>, int count);
 
 /// One element of a floating tensor. Throws DtypeError for others.
 double element(View<const void>, int64_t a, int64_t b, int64_t c, int64_t d);
+/// How many elements of a floating tensor are NaN.
+int64_t count_nan(View<const void>);
 /// All of it, contiguous.
 Array to_float64(View<const void>);
 

@@ -143,7 +143,7 @@ Answer attend(const Json& options, const qkv::Inputs& in) {
   Array lse(DType::kFloat32, std::vector<int64_t>{q[0], q[1], q[2]});
   qkv::forward(attention, in, {.out = out.view(), .lse = lse.view(), .weights = weights.view()});
   Answer answer{{"out", out.values()}, {"weights", weights.values()}, {"lse", lse.values()}};
-  answer["avg_weights"] = mean_over_heads(answer["weights"]);
+  answer["avg_weights"] = mean_over_heads(weights.values());
   return answer;
 }
 

@@ -9,6 +9,7 @@
 #include "qkv/merge.h"
 #include "run_cases/arrays.h"
 #include "run_cases/attention.h"
+#include "run_cases/text.h"
 
 namespace run_cases {
 namespace {
@@ -126,7 +127,12 @@ const std::map<std::string_view, Operation>& operations() {
                                                          {"merge_partials_sink", run_merge_partials},
                                                          {"merge_heads", run_merge_heads},
                                                          {"alibi_slopes", run_alibi_slopes},
-                                                         {"rollout", run_rollout}};
+                                                         {"rollout", run_rollout},
+                                                         {"display_labels", run_display_labels},
+                                                         {"row_labels", run_row_labels},
+                                                         {"byte_offsets", run_byte_offsets},
+                                                         {"html_text", run_html_text},
+                                                         {"safetensors", run_safetensors}};
   return all;
 }
 

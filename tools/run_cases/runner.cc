@@ -41,14 +41,27 @@ std::string complaint(const std::string& name, const Values& got, const Json& ex
                      number_text(difference->expected));
 }
 
+std::string complaint(const std::string& name, const std::variant<Values, Json>& got, const Json& expected,
+                      const Json& shapes, Tolerance tolerance) {
+  if (const Values* tensor = std::get_if<Values>(&got)) return complaint(name, *tensor, expected, shapes, tolerance);
+  const std::string difference = first_difference(std::get<Json>(got), expected, tolerance);
+  return difference.empty() ? "" : name + difference;
+}
+
+bool equals(const std::variant<Values, Json>& got, const Json& wrong, Tolerance tolerance) {
+  if (const Json* text = std::get_if<Json>(&got)) return first_difference(*text, wrong, tolerance).empty();
+  const Values values = read_values(wrong);
+  const Values& tensor = std::get<Values>(got);
+  return tensor.size() == values.size() && !first_difference(tensor, values, tolerance);
+}
+
 /// Whether the answer is the one of a faulty implementation, in everything that is known of it.
 bool is_known_wrong(const Answer& answer, const Json& known_wrong, Tolerance tolerance) {
   bool compared = false;
   for (const auto& [name, value] : known_wrong.items()) {
     const auto got = answer.find(name);
     if (got == answer.end()) continue;
-    const Values wrong = read_values(value);
-    if (got->second.size() != wrong.size() || first_difference(got->second, wrong, tolerance)) return false;
+    if (!equals(got->second, value, tolerance)) return false;
     compared = true;
   }
   return compared;

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "run_cases/values.h"
@@ -14,8 +15,8 @@ struct NotSupported : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What an operation gave, by the names of the schema.
-using Answer = std::map<std::string, Values>;
+/// What an operation gave, by the names of the schema: tensors, or text and whatever else is no tensor.
+using Answer = std::map<std::string, std::variant<Values, Json>>;
 /// Runs one operation. Throws what qkv throws, NotSupported, Malformed.
 using Operation = Answer (*)(const Json& inputs, const Json& options);
 

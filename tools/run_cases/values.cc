@@ -37,6 +37,13 @@ void append(const Json& json, size_t depth, Values& to, std::optional<size_t>& d
   for (const Json& element : json) append(element, depth + 1, to, deepest);
 }
 
+bool is_number(const Json& json) {
+  return json.is_number() || json.is_boolean() || json == "nan" || json == "inf" || json == "-inf";
+}
+
+/// On one line, whatever bytes are in it.
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 bool agree(Number got, Number expected, Tolerance tolerance) {
   if (std::isnan(expected)) return std::isnan(got);
   if (std::isinf(expected) || std::isinf(got)) return got == expected;
@@ -105,6 +112,30 @@ std::optional<Difference> first_difference(const Values& got, const Values& expe
     return Difference{index_text(i, got.shape), got.at(i), *want};
   }
   return std::nullopt;
+}
+
+Json number_json(Number number) {
+  if (std::isnan(number)) return "nan";
+  if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
+  if (number != std::trunc(number) || std::abs(number) > 0x1p63L) return double(number);
+  return number < 0 ? Json(int64_t(number)) : Json(uint64_t(number));
+}
+
+std::string first_difference(const Json& got, const Json& expected, Tolerance tolerance) {
+  const auto sentence = [&] { return fmt::format(": got {} expected {}", text_of(got), text_of(expected)); };
+  if (expected.is_null()) return "";
+  if (is_number(got) && is_number(expected))
+    return agree(*read_number(got), *read_number(expected), tolerance) ? "" : sentence();
+  if (got.type() != expected.type()) return sentence();
+  if (!expected.is_structured()) return got == expected ? "" : sentence();
+  if (got.size() != expected.size()) return fmt::format(": got {} entries expected {}", got.size(), expected.size());
+  for (const auto& [key, value] : expected.items()) {
+    const bool list = expected.is_array();
+    if (!list && !got.contains(key)) return fmt::format(".{} is missing", key);
+    const std::string inside = first_difference(list ? got[std::stoul(key)] : got[key], value, tolerance);
+    if (!inside.empty()) return list ? fmt::format("[{}]{}", key, inside) : fmt::format(".{}{}", key, inside);
+  }
+  return "";
 }
 
 }  // namespace run_cases

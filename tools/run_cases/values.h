@@ -41,6 +41,8 @@ std::vector<int64_t> read_shape(const Json&);
 std::string shape_text(const std::vector<int64_t>&);
 /// Short, with "nan", "inf", "-inf".
 std::string number_text(Number);
+/// As the schema writes it: exact integers, "nan", "inf", "-inf".
+Json number_json(Number);
 
 struct Tolerance {
   double absolute = 0, relative = 0;
@@ -55,5 +57,9 @@ struct Difference {
 /// abs(got - expected) <= absolute + relative * abs(expected); infinities are equal, NaN stands for NaN.
 /// Both have as many numbers.
 std::optional<Difference> first_difference(const Values& got, const Values& expected, Tolerance);
+
+/// The same of text, lists and objects: "[1].name: got 2 expected 3"; empty where they agree. Numbers within the tolerance, text
+/// and names exactly; null is not checked.
+std::string first_difference(const Json& got, const Json& expected, Tolerance);
 
 }  // namespace run_cases

@@ -1,0 +1,238 @@
+// Files on the command line: formats, names, the .json beside them, damaged ones, Ctrl-C.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "io/test_files.h"
+#include "qkv/command_fixture.h"
+#include "qkv/io.h"
+
+namespace qkv::cli {
+namespace {
+
+using io::bytes_of;
+using io::put_bytes;
+using io::safetensors_bytes;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Files : public Command {
+ protected:
+  /// A .safetensors of float32 tensors {1, 2, rows, 4} with these names.
+  std::string safetensors(const std::string& name, const std::vector<std::string>& tensors, int rows = 3) const {
+    json header;
+    std::string data;
+    for (const std::string& tensor : tensors) {
+      const size_t begin = data.size();
+      for (int n = 0; n < 8 * rows; ++n) {
+        const float x = std::sin(static_cast<float>(data.size()));
+        data.append(reinterpret_cast<const char*>(&x), sizeof x);
+      }
+      header[tensor] = {{"dtype", "F32"}, {"shape", {1, 2, rows, 4}}, {"data_offsets", {begin, data.size()}}};
+    }
+    put_bytes(file(name), safetensors_bytes(header.dump(), data));
+    return file(name);
+  }
+  std::string sidecar() const { return bytes_of(file("out.json")); }
+};
+
+TEST_F(Files, AttendSeeAndCompareReadSafetensorsUnderOtherNames) {
+  const std::string path = safetensors(
+      "m.safetensors", {"h.1.attn.query", "h.1.attn.key", "h.1.attn.value", "h.1.attn.attn_output", "mask"});
+  const Outcome attend = run("attend " + path + " -o " + file("out.npz"));
+  ASSERT_EQ(attend.code, 0) << attend.err;
+  EXPECT_THAT(attend.err, AllOf(HasSubstr("q is h.1.attn.query in the file, [1, 2, 3, 4]"),
+                                HasSubstr("layer 1: q {1, 2, 3, 4}"), HasSubstr("mask does not say what true means")));
+  EXPECT_THAT(Npz(file("out.npz")).names(), Contains("layer1.out"));
+  EXPECT_EQ(run("see " + path + " --json").code, 0);
+  const Outcome compare = run("compare " + path + " --json");
+  EXPECT_EQ(json::parse(compare.out)["differences"][0]["tensor"], "out") << compare.err;
+  EXPECT_EQ(run("attend --q " + path + ":h.1.attn.query --k " + path + ":h.1.attn.key --v " + path +
+                ":h.1.attn.value -o " + file("out.npy"))
+                .code,
+            0);
+}
+
+TEST_F(Files, SeveralNamesThatFitAreRefusedWithAllOfThem) {
+  expect_refusal("attend " + safetensors("m.safetensors", {"enc.q", "dec.q", "k", "v"}) + " -o " + file("out.npz"), 2,
+                 "q can be each of enc.q, dec.q");
+}
+
+TEST_F(Files, DamagedFilesAreOneSentenceAndCodeTwo) {
+  const std::string good = bytes_of(safetensors("good.safetensors", {"q", "k", "v"}));
+  const std::string npz = bytes_of(kSample);
+  const std::vector<std::pair<std::string, std::string>> damaged = {
+      {"empty.npz", ""},
+      {"empty.npy", ""},
+      {"empty.safetensors", ""},
+      {"cut.npz", npz.substr(0, npz.size() / 2)},
+      {"cut.safetensors", good.substr(0, good.size() - 5)},
+      {"header.safetensors", std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10)},
+      {"type.npz", good},
+      {"type.safetensors", npz},
+      {"type.npy", npz},
+      {"text.npz", "hello"},
+      {"torch.pt", "PK\x03\x04"},
+  };
+  for (const auto& [name, bytes] : damaged) {
+    put_bytes(file(name), bytes);
+    for (const std::string command : {"attend ", "see "})
+      expect_refusal(command + file(name) + (command == "attend " ? " -o " + file("out.npz") : ""), 2, name);
+  }
+  EXPECT_THAT(folder_.files(), Not(Contains("out.npz")));
+  EXPECT_THAT(folder_.files(), Each(Not(HasSubstr(".tmp"))));
+}
+
+TEST_F(Files, NaNIsToldAndNothingButNaNIsRefused) {
+  std::vector<float> x(24, 0.5F);
+  const auto put = [&] {
+    const NamedTensor tensors[] = {{"q", View<const float>(x.data(), {2, 3, 4})},
+                                   {"k", View<const float>(x.data(), {2, 3, 4})}};
+    write_npz(file("m.npz"), tensors);
+  };
+  x[5] = x[6] = std::numeric_limits<float>::quiet_NaN();
+  put();
+  const Outcome some = run("attend " + file("m.npz") + " -o " + file("out.npz"));
+  EXPECT_EQ(some.code, 0);
+  EXPECT_THAT(some.err, HasSubstr("2 of the 24 values of k are NaN"));
+  std::fill(x.begin(), x.end(), std::numeric_limits<float>::quiet_NaN());
+  put();
+  expect_refusal("attend " + file("m.npz") + " -o " + file("none.npz"), 2, "q {1, 2, 3, 4} holds no number");
+}
+
+TEST_F(Files, TheSidecarSaysTheAttentionAndGoesOnBesideTheResults) {
+  const std::string path = safetensors("m.safetensors", {"q", "k", "v"});
+  put_bytes(file("m.json"),
+            R"({"tokens": ["a", "b", "c"], "attention": "causal | softmax", "scale": 0.25, "model": "m"})");
+  const Outcome o = run("attend " + path + " -o " + file("out.npz") + " --weights --json");
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(json::parse(o.out)["layers"][0]["attention"], "causal | scale:0.25 | softmax");
+  const json side = json::parse(sidecar());
+  EXPECT_EQ(side["tokens"], json::parse(R"(["a", "b", "c"])"));
+  EXPECT_EQ(side["attention"], "causal | scale:0.25 | softmax");
+  EXPECT_EQ(side["scale"], 0.25);
+  EXPECT_EQ(side["model"], "m");
+  EXPECT_THAT(run("see " + file("out.npz") + " --head 0").out, HasSubstr("2 c"));
+
+  const Outcome other = run("attend " + path + " -o " + file("out.npz") + " --scale 2");
+  EXPECT_THAT(other.err, HasSubstr("is not used: options say another"));
+  EXPECT_EQ(json::parse(sidecar())["attention"], "scale:2 | softmax");
+  EXPECT_EQ(run("attend " + path + " -o " + file("m.npz")).code, 0);
+  EXPECT_EQ(json::parse(bytes_of(file("m.json")))["model"], "m");
+}
+
+TEST_F(Files, WithoutNeedNoSidecarIsWrittenAndNoOtherJsonIsReplaced) {
+  const std::string path = safetensors("m.safetensors", {"q", "k", "v"});
+  ASSERT_EQ(run("attend " + path + " -o " + file("out.npz")).code, 0);
+  EXPECT_THAT(folder_.files(), Not(Contains("out.json")));
+  put_bytes(file("out.json"), R"({"name": "something else"})");
+  put_bytes(file("out.npz"), "before");
+  expect_refusal("attend " + path + " --quiet --causal -o " + file("out.npz"), 2, "choose another name");
+  EXPECT_EQ(bytes_of(file("out.npz")), "before");
+  ASSERT_EQ(run("attend " + path + " -o " + file("out.npz")).code, 0);
+  EXPECT_THAT(sidecar(), HasSubstr("something else"));
+  put_bytes(file("out.json"), R"({"tokens": ["of", "an", "older run"]})");
+  ASSERT_EQ(run("attend " + path + " -o " + file("out.npz")).code, 0);
+  EXPECT_THAT(sidecar(), Not(HasSubstr("older run")));
+}
+
+TEST_F(Files, ABrokenSidecarIsRefusedByName) {
+  const std::string path = safetensors("m.safetensors", {"q", "k", "v"});
+  put_bytes(file("m.json"), R"({"attention": "causaal | softmax"})");
+  expect_refusal("attend " + path + " -o " + file("out.npz"), 2, "the attention in " + file("m.json"));
+  put_bytes(file("m.json"), "{");
+  expect_refusal("attend " + path + " -o " + file("out.npz"), 2, "is no JSON");
+}
+
+TEST_F(Files, Bfloat16IsWrittenAsFloat32AndNamedBesideIt) {
+  std::string data;
+  for (int n = 0; n < 3 * 12; ++n) data += {static_cast<char>(n), '\x3f'};
+  json header;
+  for (size_t n = 0; n < 3; ++n)
+    header[std::string(1, "qkv"[n])] = {
+        {"dtype", "BF16"}, {"shape", {1, 3, 4}}, {"data_offsets", {24 * n, 24 * n + 24}}};
+  put_bytes(file("m.safetensors"), safetensors_bytes(header.dump(), data));
+  ASSERT_EQ(run("attend " + file("m.safetensors") + " -o " + file("out.npz")).code, 0);
+  EXPECT_EQ(Npz(file("out.npz")).read("out").dtype(), DType::kFloat32);
+  EXPECT_EQ(json::parse(sidecar())["bfloat16"], json::parse(R"(["out"])"));
+}
+
+TEST_F(Files, ScaleAndDocumentsMayBeTensors) {
+  const Npz sample(kSample);
+  const Array q = sample.read("layer0.q"), k = sample.read("layer0.k");
+  const double scale = 0.5;
+  std::vector<int32_t> ids(13);
+  ids[12] = 1;
+  write_npz(file("m.npz"), std::vector<NamedTensor>{{"q", q.view()},
+                                                    {"k", k.view()},
+                                                    {"scale", View<const double>(&scale, {1})},
+                                                    {"document_ids", View<const int32_t>(ids.data(), {13})}});
+  const json o = json::parse(run("attend " + file("m.npz") + " -o " + file("out.npz") + " --json").out);
+  EXPECT_EQ(o["layers"][0]["attention"], "documents | scale:0.5 | softmax");
+  EXPECT_EQ(o["layers"][0]["visible_pairs"], 12 * (12 * 12 + 1));
+}
+
+TEST_F(Files, ReceivedIsTheSumOverQueries) {
+  ASSERT_EQ(run("attend " + kSample + " --layer 0 --received --weights -o " + file("out.npz")).code, 0);
+  const Npz out(file("out.npz"));
+  const Array received = out.read("layer0.received"), weights = out.read("layer0.weights");
+  const auto r = received.view().as<const double>();
+  const auto w = weights.view().as<const float>();
+  for (int64_t h = 0; h < 12; ++h) {
+    for (int64_t j = 0; j < 13; ++j) {
+      double sum = 0;
+      for (int64_t i = 0; i < 13; ++i) sum += static_cast<double>(w(0, h, i, j));
+      EXPECT_NEAR(r(0, h, j), sum, 1e-6);
+    }
+  }
+}
+
+TEST_F(Files, ARunThatTakesLongSaysItsShareOfThePeak) {
+  const std::string files = qkv_files({8, 1500, 64});
+  const Outcome o = run("attend " + files + " -o " + file("out.npz") + " --json");
+  ASSERT_EQ(o.code, 0) << o.err;
+  const json layer = json::parse(o.out)["layers"][0];
+  if (layer["seconds"].get<double>() < 0.01) GTEST_SKIP() << "too fast a machine";
+  EXPECT_GT(layer["peak_gflops"].get<double>(), 0);
+  EXPECT_THAT(o.err, HasSubstr("% of the peak of"));
+  EXPECT_THAT(o.err, Not(HasSubstr("\r")));
+}
+
+TEST_F(Files, CtrlCEndsWithinASecondAndLeavesNothing) {
+  const std::string q = tensor("q.npy", {8, 12000, 128}, 1), out = file("out.npz"), err = file("err");
+  put_bytes(out, "before");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::freopen(err.c_str(), "w", stderr) == nullptr) ::_exit(126);
+    ::execl(QKV_COMMAND, "qkv", "attend", "--q", q.c_str(), "--k", q.c_str(), "--v", q.c_str(), "-o", out.c_str(),
+            nullptr);
+    ::_exit(127);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  ASSERT_EQ(::kill(child, SIGINT), 0);
+  const auto start = std::chrono::steady_clock::now();
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) GTEST_SKIP() << "too fast a machine";
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status << bytes_of(err);
+  EXPECT_LT(took.count(), 5);  // a second on a machine of one's own
+  EXPECT_EQ(bytes_of(out), "before");
+  EXPECT_THAT(folder_.files(), Each(Not(HasSubstr(".tmp"))));
+}
+
+}  // namespace
+}  // namespace qkv::cli
