@@ -1,6 +1,7 @@
 // qkv attend: computes attention of tensors in files.
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
@@ -62,6 +63,10 @@ int64_t sum_of(View<const int32_t> counts) {
 }
 
 Report compute(const Options& o, const Problem& p, int layer, Results& results) {
+  if (!p.has_values && !o.wanted.anything_else())
+    throw OptionError(
+        "v is missing; give --v FILE.npy, or a file that has it, or ask for what needs no values: --lse, --weights, "
+        "--received, --stats, --top");
   const Requested r = request(p, o.wanted, layer_prefix(layer), results);
   Report report;
   report.path = find_path(p.attention, p.inputs);
@@ -72,7 +77,7 @@ Report compute(const Options& o, const Problem& p, int layer, Results& results) 
   const auto start = std::chrono::steady_clock::now();
   watch.run([&] { forward(p.attention, p.inputs, r.outputs, call); });
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (p.projections && p.projections->wo)
+  if (p.projections && p.projections->wo && p.has_values)
     results.add(layer_prefix(layer) + "projected", project_out(*p.projections, r.outputs.out));
   if (r.received) {
     Received received(r.received);
@@ -166,10 +171,26 @@ void save(const Options& o, const std::vector<NamedTensor>& tensors, const std::
   });
 }
 
+/// Results never replace the tensors that they come from.
+void expect_no_input(const Options& o) {
+  const auto refuse_same = [&](const std::string& where) {
+    const std::string input = file_of(where);
+    std::error_code ignored;
+    if (!input.empty() && std::filesystem::equivalent(input, o.output, ignored))
+      throw OptionError(fmt::format("-o {}: results would replace the input {}; give another name", o.output, input));
+  };
+  refuse_same(o.file);
+  for (const auto& [name, where] : o.attention.tensors) refuse_same(where);
+}
+
 void check(const Options& o) {
   if (!o.output.ends_with(".npz") && !o.output.ends_with(".npy"))
     throw OptionError(fmt::format("-o {}: expected a name that ends in .npz or .npy", o.output));
   if (o.wanted.top < 0) throw OptionError(fmt::format("--top: expected at least 0, got {}", o.wanted.top));
+  if (o.output.ends_with(".npy") && o.wanted.anything_else())
+    throw OptionError(fmt::format("-o {}: an .npy holds the output alone; give a name that ends in .npz", o.output));
+  expect_no_input(o);
+  const io::OutputFile probe("attend", o.output);  // what is wrong with the place is said before long work
 }
 
 void tell(const Options& o, const std::vector<std::string>& lines) {
@@ -194,6 +215,7 @@ int attend(const Options& o) {
     Report report = compute(o, problem, layer, results);
     if (peak == 0 && report.seconds >= kShortest && (o.json || !o.quiet)) peak = measure_peak(default_executor());
     if (report.seconds >= kShortest) report.peak = peak;
+    if (problem.attention.dropout() > 0) tell(o, {"dropout acts in training only: not used"});
     accompanying.add(problem);
     layers.push_back(json_of(report));
     tell(o, problem.notes);

@@ -331,5 +331,29 @@ TEST_F(Command, WordsAndNumbersOutOfTheirRangeAreNamed) {
   EXPECT_THAT(help, HasSubstr("--color auto|always|never"));
 }
 
+TEST_F(Command, AttendWithoutValuesGivesWhatNeedsNone) {
+  const std::string given = "attend --q '1,2;2,1' --k '2,1;1,2' -o " + file("o.npz");
+  expect_refusal(given, 2, "v is missing");
+  EXPECT_EQ(run(given + " --lse --weights").code, 0);
+  EXPECT_THAT(Npz(file("o.npz")).names(), ElementsAre("lse", "weights"));
+}
+
+TEST_F(Command, AttendSaysWhatIsWrongWithItsOutputBeforeLongWork) {
+  const std::string q = tensor("q.npy", {2, 3, 4}, 1), given = "attend --q " + q + " --k " + q + " --v " + q + " -o ";
+  expect_refusal(given + q, 2, "results would replace the input");
+  expect_refusal(given + file("nowhere/o.npz"), 2, "nowhere/o.npz");
+  expect_refusal(given + file("o.npy") + " --lse", 2, "an .npy holds the output alone");
+  EXPECT_THAT(folder_.files(), Not(::testing::Contains(StartsWith("o.np"))));
+}
+
+TEST_F(Command, AttendNamesTheTensorThatIsWrong) {
+  const std::string deep = io::fixture("rank5.npy"), q = tensor("q.npy", {2, 3, 4}, 1);
+  expect_refusal("attend --q " + q + " --k " + deep + " --v " + q + " -o " + file("o.npz"), 2,
+                 "expected at most four axes {B, H, L, D}; reshape it");
+  expect_refusal("attend " + q + " -o " + file("o.npz"), 2, "is one tensor without a name");
+  expect_refusal("attend --layer 1 --q " + q + " --k " + q + " --v " + q + " -o " + file("o.npz"), 2,
+                 "--layer 1: there is no FILE");
+}
+
 }  // namespace
 }  // namespace qkv::cli

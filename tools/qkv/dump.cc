@@ -77,6 +77,7 @@ void Dump::read_names() {
 
 void Dump::expect_layer(int layer) const {
   if (std::find(layers_.begin(), layers_.end(), layer) != layers_.end()) return;
+  if (path_.empty()) throw OptionError(fmt::format("--layer {}: there is no FILE; leave the option out", layer));
   if (layers_.front() < 0)
     throw OptionError(
         fmt::format("--layer {}: {} has no layers (names such as layer0.q); leave the option out", layer, path_));

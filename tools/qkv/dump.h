@@ -27,6 +27,8 @@ class Dump {
   /// Throws OptionError where several names would do, FileError.
   std::optional<Array> find(int layer, const std::string& name) const;
   bool has(int layer, const std::string& name) const;
+  /// The file is an .npy, which has no names: it is taken as weights.
+  bool is_single() const { return weights_.has_value(); }
   /// The name in the file, where it is not one of the format.
   std::optional<std::string> other_name(int layer, const std::string& name) const;
   /// What a person should know about names that are not understood.

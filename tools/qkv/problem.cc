@@ -75,6 +75,13 @@ class Maker {
   }
   bool given(const std::string& name) const { return option(name) != nullptr || dump_.has(layer_, name); }
 
+  /// The same of a tensor that came from outside: one of more than four axes is refused under its name.
+  View<const void> keep(Array array, const std::string& name) {
+    if (array.shape().size() > size_t{kMaxRank})
+      throw ShapeError(fmt::format("{} has the shape {{{}}}, expected at most four axes {{B, H, L, D}}; reshape it",
+                                   name, fmt::join(array.shape(), ", ")));
+    return keep(std::move(array));
+  }
   View<const void> keep(Array array) {
     problem_.memory.push_back(std::move(array));
     return problem_.memory.back().view();
@@ -84,14 +91,14 @@ class Maker {
   View<const void> load(const std::string& name) {
     if (const std::string* where = option(name)) {
       auto typed = typed_tensor(*where, name);
-      return keep(typed ? std::move(*typed) : read_tensor(*where));
+      return keep(typed ? std::move(*typed) : read_tensor(*where), name);
     }
     auto found = dump_.find(layer_, name);
     if (!found) return {};
     if (const auto other = dump_.other_name(layer_, name))
       problem_.notes.push_back(
           fmt::format("{} is {} in the file, [{}]", name, *other, fmt::join(found->shape(), ", ")));
-    return keep(std::move(*found));
+    return keep(std::move(*found), name);
   }
 
   void lengths(const std::string& name, View<const int32_t>& field) {
@@ -106,6 +113,7 @@ class Maker {
     in.key = needed("k");
     in.value = load("v");
     if (!in.value) {
+      problem_.has_values = false;
       in.value = in.key;
       in.value.shape[static_cast<size_t>(std::max(0, in.value.rank - 1))] = 0;
     }
@@ -118,7 +126,8 @@ class Maker {
     const View<const void> x = load(name);
     if (x) return x;
     std::string file;
-    if (!dump_.path().empty()) file = fmt::format(" ({} has none under that name)", dump_.path());
+    if (dump_.is_single()) file = fmt::format(" ({} is one tensor without a name)", dump_.path());
+    else if (!dump_.path().empty()) file = fmt::format(" ({} has none under that name)", dump_.path());
     throw OptionError(fmt::format("{}{} is missing{}; give --{} FILE.npy, or a file that has it", layer_prefix(layer_),
                                   name, file, name));
   }
@@ -142,7 +151,7 @@ class Maker {
     in.query = keep(project(p, wq, dim));
     in.key = keep(project(p, wk, dim));
     if (wv) in.value = keep(project(p, wv, p.outputs_of(wv) / key_heads));
-    else in.value = in.key, in.value.shape[3] = 0;
+    else problem_.has_values = false, in.value = in.key, in.value.shape[3] = 0;
     problem_.missing_axes = x.rank == 2 ? 1 : 0;
   }
 

@@ -49,6 +49,7 @@ struct Problem {
   Inputs inputs;
   Sizes sizes;
   bool packed = false;
+  bool has_values = true;                  ///< without, value has no columns
   int missing_axes = 0;                    ///< of q before {B, H, L, D}: outputs are written without them too
   std::deque<Array> memory;                ///< what the views look at
   std::optional<Projections> projections;  ///< what q, k and v were made from, if so

@@ -18,7 +18,7 @@ class Request {
     const Sizes& s = problem_.sizes;
     Requested r;
     Outputs& out = r.outputs;
-    out.out = add("out", problem_.inputs.query.dtype, with(s.value_dim));
+    if (problem_.has_values) out.out = add("out", problem_.inputs.query.dtype, with(s.value_dim));
     if (w.lse) out.lse = add("lse", sum_, rows_);
     if (w.weights) out.weights = add("weights", sum_, {s.batch, s.heads, s.queries, s.keys});
     if (w.stats) statistics(out.rows);

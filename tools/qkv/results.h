@@ -12,6 +12,8 @@ namespace qkv::cli {
 
 /// What is asked for beside out.
 struct Wanted {
+  /// Whether more than the output is asked for.
+  bool anything_else() const { return lse || weights || stats || received || top > 0; }
   bool lse = false, weights = false, stats = false, received = false;
   int top = 0;
 };

@@ -57,6 +57,14 @@ Array read_array(const std::string& path) {
   return read_npy(path);
 }
 
+std::string file_of(const std::string& where) {
+  for (const std::string_view ending : kEndings) {
+    const size_t colon = where.rfind(std::string(ending) + ":");
+    if (colon != where.npos) return where.substr(0, colon + ending.size());
+  }
+  return where;
+}
+
 Array read_tensor(const std::string& where) {
   for (const std::string_view ending : kEndings) {
     const size_t colon = where.rfind(std::string(ending) + ":");

@@ -26,6 +26,9 @@ class TensorFile {
 /// where there is only one. Throws FileError, OptionError.
 Array read_tensor(const std::string& where);
 
+/// FILE of FILE:NAME.
+std::string file_of(const std::string& where);
+
 /// Throws OptionError for a file that is known to be something else, with the way to convert it.
 void expect_known_format(const std::string& path);
 
