@@ -105,7 +105,7 @@ TEST_F(Files, NaNIsToldAndNothingButNaNIsRefused) {
   };
   x[5] = x[6] = std::numeric_limits<float>::quiet_NaN();
   put();
-  const Outcome some = run("attend " + file("m.npz") + " -o " + file("out.npz"));
+  const Outcome some = run("attend " + file("m.npz") + " --lse -o " + file("out.npz"));
   EXPECT_EQ(some.code, 0);
   EXPECT_THAT(some.err, HasSubstr("2 of the 24 values of k are NaN"));
   std::fill(x.begin(), x.end(), std::numeric_limits<float>::quiet_NaN());
@@ -180,7 +180,7 @@ TEST_F(Files, ScaleAndDocumentsMayBeTensors) {
                                                     {"k", k.view()},
                                                     {"scale", View<const double>(&scale, {1})},
                                                     {"document_ids", View<const int32_t>(ids.data(), {13})}});
-  const json o = json::parse(run("attend " + file("m.npz") + " -o " + file("out.npz") + " --json").out);
+  const json o = json::parse(run("attend " + file("m.npz") + " --lse -o " + file("out.npz") + " --json").out);
   EXPECT_EQ(o["layers"][0]["attention"], "documents | scale:0.5 | softmax");
   EXPECT_EQ(o["layers"][0]["visible_pairs"], 12 * (12 * 12 + 1));
 }

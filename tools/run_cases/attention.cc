@@ -142,9 +142,10 @@ Answer attend(const Json& options, const qkv::Inputs& in) {
   Array weights(DType::kFloat32, std::vector<int64_t>{q[0], q[1], q[2], in.key.shape[2]});
   Array lse(DType::kFloat32, std::vector<int64_t>{q[0], q[1], q[2]});
   qkv::forward(attention, in, {.out = out.view(), .lse = lse.view(), .weights = weights.view()});
-  Answer answer{{"out", out.values()}, {"weights", weights.values()}, {"lse", lse.values()}};
-  answer["avg_weights"] = mean_over_heads(weights.values());
-  return answer;
+  return {{"out", out.values()},
+          {"weights", weights.values()},
+          {"avg_weights", mean_over_heads(weights.values())},
+          {"lse", lse.values()}};
 }
 
 /// The view of one tensor of sdpa_strided; every element of it lies in the buffer.

@@ -20,7 +20,7 @@ std::vector<std::string> lines_of(const std::vector<Outcome>& outcomes, Verdict 
 
 TEST(RunCases, EveryEntryOfTheOwnFilePasses) {
   const auto outcomes = run_file(kData + "passing.json");
-  EXPECT_EQ(outcomes.size(), 21U);
+  EXPECT_EQ(outcomes.size(), 30U);
   for (const Outcome& o : outcomes) EXPECT_EQ(o.verdict, Verdict::kPass) << o.id << ": " << o.detail;
 }
 
@@ -38,7 +38,11 @@ TEST(RunCases, AFailureNamesThePlaceWhatCameAndWhatWasExpected) {
       "wrong_size: out has shape {1, 1, 2}, expected {1, 1, 1}",
       "known_wrong: the result is the known wrong one",
       "not_refused: error: the call was accepted, expected \"invalid_argument\"",
-      "refused: the call was refused: alibi_slopes: heads is -2; expected 1 or more"};
+      "refused: the call was refused: alibi_slopes: heads is -2; expected 1 or more",
+      "wrong_label: labels[1]: got \"b\" expected \"c\"",
+      "wrong_verdict: verdict: got \"reject\" expected \"accept\"",
+      "wrong_tensor: tensors.h[1]: got \"inf\" expected 2",
+      "wrong_count: row_labels: got 1 entries expected 2"};
   EXPECT_EQ(lines_of(run_file(kData + "failing.json"), Verdict::kFail), expected);
 }
 
