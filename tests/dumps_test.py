@@ -47,8 +47,8 @@ int main() {
 
 def python_with(modules):
     """An interpreter that has the modules; None where there is none."""
+    check = "from importlib.util import find_spec; assert all(map(find_spec, %r))" % (modules.split(),)
     for python in (sys.executable, SOURCE / ".venv/bin/python"):
-        check = "".join(f"import {module}\n" for module in modules.split())
         if Path(python).exists() and subprocess.run([python, "-c", check], capture_output=True).returncode == 0:
             return python
     return None
