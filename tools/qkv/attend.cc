@@ -1,7 +1,6 @@
 // qkv attend: computes attention of tensors in files.
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
@@ -171,25 +170,13 @@ void save(const Options& o, const std::vector<NamedTensor>& tensors, const std::
   });
 }
 
-/// Results never replace the tensors that they come from.
-void expect_no_input(const Options& o) {
-  const auto refuse_same = [&](const std::string& where) {
-    const std::string input = file_of(where);
-    std::error_code ignored;
-    if (!input.empty() && std::filesystem::equivalent(input, o.output, ignored))
-      throw OptionError(fmt::format("-o {}: results would replace the input {}; give another name", o.output, input));
-  };
-  refuse_same(o.file);
-  for (const auto& [name, where] : o.attention.tensors) refuse_same(where);
-}
-
 void check(const Options& o) {
   if (!o.output.ends_with(".npz") && !o.output.ends_with(".npy"))
     throw OptionError(fmt::format("-o {}: expected a name that ends in .npz or .npy", o.output));
   if (o.wanted.top < 0) throw OptionError(fmt::format("--top: expected at least 0, got {}", o.wanted.top));
   if (o.output.ends_with(".npy") && o.wanted.anything_else())
     throw OptionError(fmt::format("-o {}: an .npy holds the output alone; give a name that ends in .npz", o.output));
-  expect_no_input(o);
+  expect_no_input("-o", o.output, o.file, o.attention);
   const io::OutputFile probe("attend", o.output);  // what is wrong with the place is said before long work
 }
 

@@ -340,7 +340,7 @@ TEST_F(Command, AttendWithoutValuesGivesWhatNeedsNone) {
 
 TEST_F(Command, AttendSaysWhatIsWrongWithItsOutputBeforeLongWork) {
   const std::string q = tensor("q.npy", {2, 3, 4}, 1), given = "attend --q " + q + " --k " + q + " --v " + q + " -o ";
-  expect_refusal(given + q, 2, "results would replace the input");
+  expect_refusal(given + q, 2, "it would replace the input");
   expect_refusal(given + file("nowhere/o.npz"), 2, "nowhere/o.npz");
   expect_refusal(given + file("o.npy") + " --lse", 2, "an .npy holds the output alone");
   EXPECT_THAT(folder_.files(), Not(::testing::Contains(StartsWith("o.np"))));
@@ -353,6 +353,19 @@ TEST_F(Command, AttendNamesTheTensorThatIsWrong) {
   expect_refusal("attend " + q + " -o " + file("o.npz"), 2, "is one tensor without a name");
   expect_refusal("attend --layer 1 --q " + q + " --k " + q + " --v " + q + " -o " + file("o.npz"), 2,
                  "--layer 1: there is no FILE");
+}
+
+TEST_F(Command, SeeReplacesNoInput) {
+  const std::string q = tensor("q.npz.npy", {2, 3, 4}, 1);
+  put_bytes(file("t.json"), R"(["a", "b", "c"])");
+  const std::string before = bytes_of(q);
+  const std::string given = "see --q " + q + " --k " + q + " --tokens " + file("t.json");
+  for (const char* option : {" --png ", " --html "}) {
+    expect_refusal(given + option + q, 2, "it would replace the input");
+    expect_refusal(given + option + file("t.json"), 2, "it would replace the input");
+  }
+  EXPECT_EQ(bytes_of(q), before);
+  EXPECT_EQ(bytes_of(file("t.json")), R"(["a", "b", "c"])");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <set>
 
@@ -382,6 +383,18 @@ Array to_int32(View<const void> x, const std::string& name) {
 bool has_formula_options(const AttentionOptions& o) {
   const auto given = [&](const char* name) { return o.tensors.contains(name) && !o.tensors.at(name).empty(); };
   return !o.text.empty() || has_named_options(o) || has_alibi(o) || std::ranges::any_of(kFormulaTensors, given);
+}
+
+void expect_no_input(const std::string& option, const std::string& output, const std::string& file,
+                     const AttentionOptions& options) {
+  const auto refuse_same = [&](const std::string& input) {
+    std::error_code ignored;
+    if (!input.empty() && std::filesystem::equivalent(input, output, ignored))
+      throw OptionError(fmt::format("{} {}: it would replace the input {}; give another name", option, output, input));
+  };
+  refuse_same(file);
+  if (!file.empty()) refuse_same(sidecar_path(file));
+  for (const auto& [name, where] : options.tensors) refuse_same(file_of(where));
 }
 
 Problem make_problem(const AttentionOptions& options, const Dump& dump, int layer) {

@@ -34,6 +34,10 @@ void add_attention_options(CLI::App& command, AttentionOptions& options);
 /// Whether they say anything about the formula, so that the file's own does not count; --align alone does not.
 bool has_formula_options(const AttentionOptions&);
 
+/// Results never replace what they come from: `file`, the .json beside it, tensors of options. Throws OptionError.
+void expect_no_input(const std::string& option, const std::string& output, const std::string& file,
+                     const AttentionOptions&);
+
 struct Sizes {
   int64_t batch = 0, heads = 0, key_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
   /// As a double: empty tensors of a hostile file can claim sizes whose product leaves 64 bits.

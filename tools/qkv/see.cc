@@ -110,6 +110,12 @@ std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const
 }
 
 int see(const SeeOptions& o) {
+  for (const auto& [option, output] : {std::pair{"--png", o.png}, {"--html", o.html}}) {
+    if (output.empty()) continue;
+    expect_no_input(option, output, o.file, o.attention);
+    expect_no_input(option, output, o.tokens.option, {});
+    expect_no_input(option, output, o.tokens.key_option, {});
+  }
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   check(o, dump);
   const std::vector<Layer> layers = layers_of(o, dump);
