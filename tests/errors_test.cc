@@ -462,6 +462,20 @@ TEST(Errors, OutputsMayInterleaveWithInputs) {
   EXPECT_NO_THROW(forward({}, {part(0), part(1), part(2)}, {.out = part(3)}));
 }
 
+TEST(Errors, OutputsMayLieRightBesideInputsOfSmallerElements) {
+  alignas(4) std::byte memory[3 + 1 + 12 + 3] = {};
+  Tensor q(DType::kFloat32, {1, 1, 3, 2}), k = q, v = q;
+  q.normal(1), k.normal(2), v.normal(3);
+  for (const int64_t place : {1, 16}) {  // three bools right before three floats, and right behind them
+    auto* keep = reinterpret_cast<bool*>(memory + place);
+    const View<const bool> mask(keep, {1, 1, 1, 3});
+    const View<float> lse(reinterpret_cast<float*>(memory + 4), {1, 1, 3});
+    std::fill_n(keep, 3, true);
+    const Inputs in{.query = q.view(), .key = k.view(), .value = v.view(), .keep_mask = mask};
+    EXPECT_NO_THROW(forward(Attention().visible(KeepMask{}), in, {.lse = lse})) << place;
+  }
+}
+
 TEST(Errors, ValuesAreNeededWhereTheOutputIs) {
   expect_error<OptionError>("no values", {"value", "missing"}, [](Call4& c) { c.in.value = {}; });
   Call4 c, without;

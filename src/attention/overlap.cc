@@ -15,7 +15,8 @@ struct Extent {
   uintptr_t element = 0;
   bool dense = false;  // every element of the range is part of the tensor
 
-  bool touches(uintptr_t at) const { return at < end && at + element > first; }
+  /// Whether an element of that many bytes at that place lies in the range, at least in part.
+  bool holds(uintptr_t at, uintptr_t bytes) const { return at < end && at + bytes > first; }
 };
 
 struct Extents {
@@ -47,7 +48,8 @@ bool overlaps_itself(View<const void> v) {
 
 bool surely_overlap(const Extent& a, const Extent& b) {
   const auto end_in = [](const Extent& dense, const Extent& other) {
-    return dense.dense && (dense.touches(other.first) || dense.touches(other.end - other.element));
+    return dense.dense &&
+           (dense.holds(other.first, other.element) || dense.holds(other.end - other.element, other.element));
   };
   return end_in(a, b) || end_in(b, a);
 }

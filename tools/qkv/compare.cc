@@ -12,6 +12,7 @@
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/problem.h"
+#include "qkv/say.h"
 #include "qkv/table.h"
 #include "qkv/views.h"
 
@@ -100,6 +101,7 @@ void expect_shape(const std::string& tensor, View<const void> in_file, View<cons
 std::vector<Difference> compare_layer(const Options& o, const Dump& dump, int layer) {
   std::vector<Difference> differences;
   const Problem problem = make_problem(o.attention, dump, layer);
+  for (const std::string& note : problem.notes) say("qkv compare", note);
   const Problem exact = widened(problem);
   for (const std::string tensor : {"weights", "out"}) {
     const auto in_file = dump.find(layer, tensor);
@@ -143,6 +145,7 @@ nlohmann::json json_of(const std::vector<Difference>& differences) {
 int compare(const Options& o) {
   const Dump dump(o.file);
   if (o.layer >= 0) dump.expect_layer(o.layer);
+  for (const std::string& note : dump.notes()) say("qkv compare", note);
   std::vector<Difference> all;
   for (int layer : o.layer >= 0 ? std::vector<int>{o.layer} : dump.layers()) {
     for (Difference& d : compare_layer(o, dump, layer)) all.push_back(std::move(d));

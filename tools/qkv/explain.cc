@@ -67,6 +67,7 @@ int explain_from(const Options& o, const std::string& heading) {
   find_path(problem.attention, problem.inputs);  // throws for what forward() refuses
   check(o, problem);
   const Tokens tokens = find_tokens(o.tokens, o.batch, problem.sizes.queries, problem.sizes.keys);
+  for (const std::string& note : dump.notes()) say("qkv explain", note);
   for (const std::string& note : problem.notes) say("qkv explain", note);
   if (!tokens.note.empty()) say("qkv explain", tokens.note);
   const Explanation e = explain_query(problem, o.batch, o.head, o.query);

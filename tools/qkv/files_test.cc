@@ -59,6 +59,7 @@ TEST_F(Files, AttendSeeAndCompareReadSafetensorsUnderOtherNames) {
   EXPECT_THAT(Npz(file("out.npz")).names(), Contains("layer1.out"));
   EXPECT_EQ(run("see " + path + " --json").code, 0);
   const Outcome compare = run("compare " + path + " --json");
+  EXPECT_THAT(compare.err, AllOf(HasSubstr("q is h.1.attn.query"), HasSubstr("mask does not say")));
   EXPECT_EQ(json::parse(compare.out)["differences"][0]["tensor"], "out") << compare.err;
   EXPECT_EQ(run("attend --q " + path + ":h.1.attn.query --k " + path + ":h.1.attn.key --v " + path +
                 ":h.1.attn.value -o " + file("out.npy"))

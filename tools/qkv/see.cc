@@ -120,6 +120,7 @@ int see(const SeeOptions& o) {
   check(o, dump);
   const std::vector<Layer> layers = layers_of(o, dump);
   const Tokens tokens = find_tokens(o.tokens, o.batch, layers.front().queries(), layers.front().keys());
+  for (const std::string& note : dump.notes()) tell(note);
   if (!tokens.note.empty()) tell(tokens.note);
   if (const Problem* p = layers.front().problem()) {
     for (const std::string& note : p->notes) tell(note);

@@ -41,6 +41,18 @@ TEST(Tokens, WhatLiesBesideAndDoesNotFitIsSaidAndNotUsed) {
   EXPECT_THAT(tokens.note, HasSubstr("has 2 tokens, but there are 3 queries and 3 keys"));
 }
 
+TEST(Tokens, AreShownAsTextWhereTheSchemeIsSaid) {
+  ScratchFolder folder;
+  put_bytes(folder / "x.json", R"({"tokens": ["Ġthe", "Ċ"], "scheme": "byte_level"})");
+  EXPECT_THAT(find_tokens({"", "", folder / "x.npz"}, 0, 2, 2).queries, ElementsAre("␣the", "\\n"));
+  put_bytes(folder / "x.json", R"({"tokens": ["▁the", "<0x41>"], "scheme": "metaspace"})");
+  EXPECT_THAT(find_tokens({folder / "x.json", "", ""}, 0, 2, 2).queries, ElementsAre("␣the", "A"));
+  put_bytes(folder / "x.json", R"({"tokens": ["a"], "scheme": "other"})");
+  EXPECT_THROW(find_tokens({"", "", folder / "x.npz"}, 0, 1, 1), FileError);
+  put_bytes(folder / "x.json", R"({"scale": 2})");
+  EXPECT_THAT(find_tokens({"", "", folder / "x.npz"}, 0, 1, 1).queries, IsEmpty());
+}
+
 TEST(Tokens, AnOptionThatDoesNotFitIsRefused) {
   EXPECT_THAT(message_of<OptionError>([] {
                 find_tokens({"a,b", "", ""}, 0, 3, 3);
