@@ -80,6 +80,7 @@ Report compute(const Options& o, const Problem& p, int layer, Results& results) 
     results.add(layer_prefix(layer) + "projected", project_out(*p.projections, r.outputs.out));
   if (r.received) {
     Received received(r.received);
+    counting.expect(0);  // how many items that takes is not known
     watch.run([&] { observe(p.attention, p.inputs, {r.outputs.row_max, r.outputs.row_sum}, {received}, call); });
   }
   report.layer = layer;
