@@ -19,25 +19,17 @@ struct Extent {
   bool holds(uintptr_t at, uintptr_t bytes) const { return at < end && at + bytes > first; }
 };
 
-struct Extents {
-  std::array<Extent, 48> all;
-  int count = 0;
-
-  void add(std::string_view name, View<const void> v) {
-    if (!v || v.size() == 0) return;
-    int64_t low = 0, high = 0;
-    for (int a = 0; a < v.rank; ++a) (v.strides[a] < 0 ? low : high) += (v.shape[a] - 1) * v.strides[a];
-    const auto element = int64_t(size_of(v.dtype));
-    const auto data = reinterpret_cast<uintptr_t>(v.data);
-    all[size_t(count++)] = {name, data + uintptr_t(low * element), data + uintptr_t((high + 1) * element),
-                            uintptr_t(element), v.size() == high - low + 1};
-  }
-  std::span<const Extent> list() const { return {all.data(), size_t(count)}; }
-};
+Extent extent_of(std::string_view name, View<const void> v) {
+  int64_t low = 0, high = 0;
+  for (int a = 0; a < v.rank; ++a) (v.strides[a] < 0 ? low : high) += (v.shape[a] - 1) * v.strides[a];
+  const auto element = int64_t(size_of(v.dtype));
+  const auto data = reinterpret_cast<uintptr_t>(v.data);
+  return {name, data + uintptr_t(low * element), data + uintptr_t((high + 1) * element), uintptr_t(element),
+          v.size() == high - low + 1};
+}
 
 /// More elements than places, or an axis whose elements are one.
 bool overlaps_itself(View<const void> v) {
-  if (v.size() == 0) return false;
   int64_t span = 1;
   for (int a = 0; a < v.rank; ++a) {
     if (v.shape[a] > 1 && v.strides[a] == 0) return true;
@@ -54,6 +46,7 @@ bool surely_overlap(const Extent& a, const Extent& b) {
   return end_in(a, b) || end_in(b, a);
 }
 
+constexpr size_t kOutputs = 17;
 template <class F> void each_output(const Outputs& o, F f) {
   const RowStatistics& s = o.rows;
   f("out", o.out), f("lse", o.lse), f("row_max", o.row_max), f("row_sum", o.row_sum);
@@ -72,34 +65,33 @@ template <class F> void each_input(const Inputs& in, F f) {
   f("sinks", in.sinks), f("query_documents", in.query_documents), f("key_documents", in.key_documents);
   f("key_lengths", in.key_lengths), f("query_offset", in.query_offset), f("key_start", in.key_start);
   f("cumulative_query_lengths", in.cumulative_query_lengths), f("cumulative_key_lengths", in.cumulative_key_lengths);
+  for (const Named& p : in.parameters) f(p.name, p.view);
 }
 
 }  // namespace
 
 void apart(const char* function, const Inputs& in, const Outputs& outputs) {
-  Extents out, other;
+  std::array<Extent, kOutputs> written;
+  size_t count = 0;
+  const auto refuse_overlap = [&](const Extent& other) {
+    for (size_t n = 0; n < count; ++n)
+      if (surely_overlap(written[n], other))
+        option_error(
+            "{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
+            function, written[n].name, other.name);
+  };
   each_output(outputs, [&](std::string_view name, View<const void> v) {
+    if (v.size() == 0) return;
     if (overlaps_itself(v))
       option_error("{}: {} has shape {} but its strides put several elements in one place; give each its own", function,
                    name, v);
-    out.add(name, v);
+    const Extent here = extent_of(name, v);
+    refuse_overlap(here);
+    written[count++] = here;
   });
-  each_input(in, [&](std::string_view name, View<const void> v) { other.add(name, v); });
-  const auto refuse_overlap = [&](const Extent& a, const Extent& b) {
-    if (surely_overlap(a, b))
-      option_error(
-          "{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
-          function, a.name, b.name);
-  };
-  for (const Extent& a : out.list()) {
-    for (const Extent& b : other.list()) refuse_overlap(a, b);
-    for (const Extent* b = &a + 1; b < out.list().data() + out.count; ++b) refuse_overlap(a, *b);
-    for (const Named& p : in.parameters) {
-      Extents one;
-      one.add(p.name, p.view);
-      for (const Extent& b : one.list()) refuse_overlap(a, b);
-    }
-  }
+  each_input(in, [&](std::string_view name, View<const void> v) {
+    if (v.size() != 0) refuse_overlap(extent_of(name, v));
+  });
 }
 
 }  // namespace qkv::check
