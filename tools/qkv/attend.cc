@@ -178,7 +178,8 @@ void check(const Options& o) {
   if (o.output.ends_with(".npy") && o.wanted.anything_else())
     throw OptionError(fmt::format("-o {}: an .npy holds the output alone; give a name that ends in .npz", o.output));
   expect_no_input("-o", o.output, o.file, o.attention);
-  const io::OutputFile probe("attend", o.output);  // what is wrong with the place is said before long work
+  const io::OutputFile probe(o.output.ends_with(".npz") ? "write_npz" : "write_npy",
+                             o.output);  // what is wrong with the place is said before long work
 }
 
 void tell(const Options& o, const std::vector<std::string>& lines) {

@@ -108,7 +108,7 @@ std::vector<int64_t> row_shape(const Problem& p) {
 }
 
 Rows compute_rows(const Problem& p, int count) {
-  const DType sum = p.inputs.query.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  const DType sum = sum_type(p);
   const std::vector<int64_t> shape = row_shape(p);
   std::vector<int64_t> top = shape;
   top.push_back(count);

@@ -25,8 +25,6 @@ bool hides_anything(const Problem& p) {
   return std::any_of(scores.begin(), scores.end(), [](const auto& s) { return s->hides(); });
 }
 
-DType sum_type(const Problem& p) { return p.inputs.query.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
-
 std::vector<int64_t> matrix_shape(const Sizes& s) { return {s.batch, s.heads, s.queries, s.keys}; }
 
 Array computed_weights(const Problem& p) {

@@ -13,8 +13,6 @@ namespace {
 
 constexpr double kMostNumbers = 1 << 24;  // of a matrix in memory
 
-DType sum_type(const Problem& p) { return p.inputs.query.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
-
 std::vector<int64_t> row_shape(const Problem& p) {
   if (p.packed) return {p.inputs.query.shape[0], p.sizes.heads};
   return {p.sizes.batch, p.sizes.heads, p.sizes.queries};

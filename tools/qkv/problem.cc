@@ -403,6 +403,8 @@ Problem make_problem(const AttentionOptions& options, const Dump& dump, int laye
 
 double default_scale(const Sizes& s) { return s.dim > 0 ? 1 / std::sqrt(static_cast<double>(s.dim)) : 1; }
 
+DType sum_type(const Problem& p) { return p.inputs.query.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
+
 int64_t valid_keys(const Problem& p, int64_t batch) {
   const Inputs& in = p.inputs;
   if (p.packed) return int64_t{in.cumulative_key_lengths(batch + 1)} - in.cumulative_key_lengths(batch);

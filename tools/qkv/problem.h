@@ -66,6 +66,9 @@ Problem make_problem(const AttentionOptions&, const Dump&, int layer);
 
 /// 1 / sqrt(D), and 1 where D is 0.
 double default_scale(const Sizes&);
+/// What forward() computes log-sum-exp, weights and scores in: float64 of float64 inputs, else float32.
+DType sum_type(const Problem&);
+
 /// Position of query 0 of a batch entry, as forward() sees it.
 int64_t offset_of(const Problem&, int64_t batch);
 /// Position of key column 0 of a batch entry.

@@ -9,9 +9,12 @@ namespace {
 class Request {
  public:
   Request(const Problem& p, const std::string& prefix, Results& results)
-      : problem_(p), prefix_(prefix), results_(results), rows_{p.sizes.batch, p.sizes.heads, p.sizes.queries} {
+      : problem_(p),
+        prefix_(prefix),
+        results_(results),
+        rows_{p.sizes.batch, p.sizes.heads, p.sizes.queries},
+        sum_(sum_type(p)) {
     if (p.packed) rows_ = {p.inputs.query.shape[0], p.sizes.heads};
-    if (p.inputs.query.dtype == DType::kFloat64) sum_ = DType::kFloat64;
   }
 
   Requested make(const Wanted& w) {
@@ -60,7 +63,7 @@ class Request {
   const std::string& prefix_;
   Results& results_;
   std::vector<int64_t> rows_;
-  DType sum_ = DType::kFloat32;
+  DType sum_;
 };
 
 }  // namespace
