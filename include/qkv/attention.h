@@ -151,7 +151,8 @@ struct Outputs {
   View<const int32_t> matrix_rows{};  ///< {n}: the rows that these four have; absent: all
 };
 
-/// Computes what `outputs` asks for. All sizes, types and options are checked before anything is written.
+/// Computes what `outputs` asks for. All sizes, types and options are checked before anything is written; where nothing is
+/// asked for, that is all.
 /// Throws ShapeError, DtypeError, OptionError, Cancelled. O(B Hq L S (D + Dv)) time over the visible tiles;
 /// scratch does not grow with L * S.
 QKV_EXPORT void forward(const Attention&, const Inputs&, const Outputs& outputs, const Call& = {});

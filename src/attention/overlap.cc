@@ -94,4 +94,10 @@ void apart(const char* function, const Inputs& in, const Outputs& outputs) {
   });
 }
 
+bool asks_for_anything(const Outputs& outputs) {
+  bool asks = false;
+  each_output(outputs, [&](std::string_view, View<const void> v) { asks |= bool(v); });
+  return asks;
+}
+
 }  // namespace qkv::check

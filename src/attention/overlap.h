@@ -8,4 +8,7 @@ namespace qkv::check {
 /// call. Tensors that interleave (q, k and v of one buffer, out as every second row) pass. Throws OptionError.
 void apart(const char* function, const Inputs&, const Outputs&);
 
+/// Whether any output is asked for; one of size 0 is.
+bool asks_for_anything(const Outputs&);
+
 }  // namespace qkv::check

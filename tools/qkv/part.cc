@@ -114,7 +114,7 @@ int64_t columns_of(const Problem& p, int64_t batch) {
 }
 
 Problem part_of(const Problem& whole, const Part& part) {
-  find_path(whole.attention, whole.inputs);
+  forward(whole.attention, whole.inputs, {});  // the checks alone
   return Cutter(whole, part).cut();
 }
 
