@@ -64,7 +64,7 @@ int explain_from(const Options& o, const std::string& heading) {
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   const int layer = layer_of(o, dump);
   const Problem problem = make_problem(o.attention, dump, layer);
-  find_path(problem.attention, problem.inputs);  // throws for what forward() refuses
+  forward(problem.attention, problem.inputs, {});  // the checks alone
   check(o, problem);
   const Tokens tokens = find_tokens(o.tokens, o.batch, problem.sizes.queries, problem.sizes.keys);
   for (const std::string& note : dump.notes()) say("qkv explain", note);
