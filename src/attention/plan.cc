@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
+#include "core/ceil_div.h"
+
 namespace qkv {
 namespace {
 
 constexpr int kMostTiles = 12;  // that share a block of keys and values
 constexpr int kManyItems = 28;  // enough to keep threads busy: more tiles may share then
 constexpr int kFewItems = 32;   // fewer: chunks of keys become items of their own
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 Rows choose_rows(const Bound& b, const Entry& e, int query_tile) {
   const int64_t together = int64_t{b.group()} * e.queries;

@@ -127,7 +127,7 @@ class Accompanying {
  public:
   void add(const Problem& p) {
     const std::string attention = p.attention.text();
-    const double scale = p.attention.scale().value_or(default_scale(p.sizes));
+    const double scale = scale_of(p);
     if (layers_++ == 0) {
       facts_.attention = attention;
       facts_.scale = scale;

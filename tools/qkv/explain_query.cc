@@ -5,6 +5,7 @@
 
 #include "qkv/explain.h"
 #include "qkv/masks.h"
+#include "qkv/numbers.h"
 #include "qkv/part.h"
 #include "qkv/rules.h"
 #include "qkv/views.h"
@@ -27,13 +28,6 @@ std::vector<Attention> modifiers_of(const Attention& attention) {
   std::vector<Attention> single;
   for (const auto& score : attention.scores()) single.push_back(Attention().add(score));
   return single;
-}
-
-/// 0 where both are NaN or the same infinity.
-double apart(double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  const double d = std::abs(a - b);
-  return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
 }
 
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/ceil_div.h"
 #include "qkv/colormap.h"
 #include "qkv/labels.h"
 
@@ -12,8 +13,6 @@ namespace qkv::cli {
 namespace {
 
 constexpr int kWidestLabel = 16, kTallestLabel = 9, kLinesAround = 12, kLinesWithOneHead = 24;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int digits(int64_t n) { return static_cast<int>(std::to_string(std::max<int64_t>(0, n)).size()); }
 

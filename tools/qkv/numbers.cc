@@ -1,6 +1,7 @@
 #include "qkv/numbers.h"
 
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -25,6 +26,12 @@ std::string vector_text(const std::vector<double>& x) {
     text += (n == 0 ? "" : ", ") + (x.size() > kMost ? fmt::format("{:.3g}", x[n]) : number(x[n]));
   }
   return x.size() > kMost ? text + fmt::format("] ({})", x.size()) : text + "]";
+}
+
+double apart(double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  const double d = std::abs(a - b);
+  return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
 }
 
 }  // namespace qkv::cli

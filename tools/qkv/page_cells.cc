@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/ceil_div.h"
 #include "qkv/page_scores.h"
 
 namespace qkv::cli {
@@ -13,8 +14,6 @@ namespace qkv::cli {
 namespace {
 
 using nlohmann::json;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 double characters(double bytes) { return 4 * std::ceil(bytes / 3); }
 

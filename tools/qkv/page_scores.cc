@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/ceil_div.h"
+#include "qkv/numbers.h"
 #include "qkv/views.h"
 
 namespace qkv::cli {
@@ -14,17 +16,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kRowsCompared = 16;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-double scale_of(const Problem& p) {
-  return p.attention.scale().value_or(p.sizes.dim > 0 ? 1 / std::sqrt(static_cast<double>(p.sizes.dim)) : 1.0);
-}
-
-int64_t key_head_of(const Problem& p, int64_t head) {
-  const Sizes& s = p.sizes;
-  return p.attention.heads() == HeadMapping::kTiled ? head % s.key_heads : head / (s.heads / s.key_heads);
-}
 
 /// Rows of q or k of one head, {rows, dim}.
 std::vector<float> rows_of(View<const void> x, bool packed, int64_t first, int64_t head, int64_t rows) {
@@ -72,17 +63,13 @@ std::vector<int32_t> spread_rows(int64_t count) {
   return rows;
 }
 
-/// `exact` {rows, keys} of this head. A NaN on one side only is no number's difference: infinity.
+/// `exact` {rows, keys} of this head.
 double largest_difference(const Head& head, int64_t dim, const Sequence& s, std::span<const int32_t> rows,
                           const float* exact) {
   double largest = 0;
   for (int32_t row : rows) {
-    for (int64_t j = 0; j < s.keys; ++j, ++exact) {
-      const double got = head.weight(row, j, dim), want = static_cast<double>(*exact);
-      if (std::isnan(got) && std::isnan(want)) continue;
-      const double difference = std::abs(got - want);
-      largest = std::max(largest, std::isnan(difference) ? INFINITY : difference);
-    }
+    for (int64_t j = 0; j < s.keys; ++j, ++exact)
+      largest = std::max(largest, apart(head.weight(row, j, dim), static_cast<double>(*exact)));
   }
   return largest;
 }

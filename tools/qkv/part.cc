@@ -60,9 +60,7 @@ class Cutter {
     in.value = entry(from_.value, from_.cumulative_key_lengths, columns_);
     in.query = slice(slice(in.query, 1, first_head_, heads_), 2, first_query_, queries_);
     if (heads_ == whole_.sizes.heads) return;
-    const int64_t key_heads = whole_.sizes.key_heads;
-    const int64_t g = whole_.attention.heads() == HeadMapping::kTiled ? first_head_ % key_heads
-                                                                      : first_head_ / (whole_.sizes.heads / key_heads);
+    const int64_t g = key_head_of(whole_, first_head_);
     in.key = slice(in.key, 1, g, 1);
     in.value = slice(in.value, 1, g, 1);
   }

@@ -403,6 +403,13 @@ Problem make_problem(const AttentionOptions& options, const Dump& dump, int laye
 
 double default_scale(const Sizes& s) { return s.dim > 0 ? 1 / std::sqrt(static_cast<double>(s.dim)) : 1; }
 
+double scale_of(const Problem& p) { return p.attention.scale().value_or(default_scale(p.sizes)); }
+
+int64_t key_head_of(const Problem& p, int64_t head) {
+  const Sizes& s = p.sizes;
+  return p.attention.heads() == HeadMapping::kTiled ? head % s.key_heads : head / (s.heads / s.key_heads);
+}
+
 DType sum_type(const Problem& p) { return p.inputs.query.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
 
 int64_t valid_keys(const Problem& p, int64_t batch) {

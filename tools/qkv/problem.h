@@ -66,6 +66,10 @@ Problem make_problem(const AttentionOptions&, const Dump&, int layer);
 
 /// 1 / sqrt(D), and 1 where D is 0.
 double default_scale(const Sizes&);
+/// The factor of the scores, said or default.
+double scale_of(const Problem&);
+/// The key head that a query head reads.
+int64_t key_head_of(const Problem&, int64_t head);
 /// What forward() computes log-sum-exp, weights and scores in: float64 of float64 inputs, else float32.
 DType sum_type(const Problem&);
 
