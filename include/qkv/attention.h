@@ -196,18 +196,15 @@ class Vocabulary {
     void (*add)(Attention&, std::string_view arguments);
   };
   template <class P> Vocabulary& pattern() {
-    words_.push_back(
-        {P::kName, Stage::kVisible, [](Attention& a, std::string_view args) { a.visible(from_text<P>(args)); }});
-    return *this;
+    return add({P::kName, Stage::kVisible, [](Attention& a, std::string_view args) { a.visible(from_text<P>(args)); }});
   }
   template <class M> Vocabulary& modifier() {
-    words_.push_back(
-        {M::kName, Stage::kScore, [](Attention& a, std::string_view args) { a.score(from_text<M>(args)); }});
-    return *this;
+    return add({M::kName, Stage::kScore, [](Attention& a, std::string_view args) { a.score(from_text<M>(args)); }});
   }
   std::span<const Word> words() const { return words_; }
 
  private:
+  QKV_EXPORT Vocabulary& add(Word);
   template <class P> static P from_text(std::string_view args);
   std::vector<Word> words_;
 };

@@ -90,6 +90,11 @@ Attention::Attention(Attention&&) noexcept = default;
 Attention& Attention::operator=(const Attention&) = default;
 Attention& Attention::operator=(Attention&&) noexcept = default;
 
+Vocabulary& Vocabulary::add(Word word) {
+  words_.push_back(word);
+  return *this;
+}
+
 void detail::refuse(const std::string& policy, const char* fault) { option_error("{}: {}", policy, fault); }
 
 std::string detail::number_text(int64_t value) { return shortest_text(value); }
