@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/ceil_div.h"
 #include "qkv/colormap.h"
 
 namespace qkv::cli {
@@ -26,7 +27,7 @@ std::string short_number(float v, bool colored) {
 }
 
 CellLook look_of(const Matrix& m, const Shade& shade, size_t at, bool colored) {
-  if (!m.hidden.empty() && m.hidden[at] != 0) return {kHidden, "//", '/'};
+  if (m.hides(at)) return {kHidden, "//", '/'};
   const float v = m.values[at];
   if (std::isnan(v)) return {shade.color(v), "NaN", '?'};
   const double place = shade.place(v);
@@ -50,7 +51,7 @@ std::string legend(const GridPlan& plan, const Matrix& m, const Shade& shade, co
 Range range_of(const Matrix& m) {
   Range range;
   for (size_t n = 0; n < m.values.size(); ++n) {
-    if (m.hidden.empty() || m.hidden[n] == 0) range.add(m.values[n]);
+    if (!m.hides(n)) range.add(m.values[n]);
   }
   return range;
 }
@@ -72,7 +73,7 @@ std::string legend_of(const Shade& shade, const Screen& screen, Cells cells) {
 
 Matrix reduce_by_maximum(const Matrix& m, int64_t row_factor, int64_t column_factor) {
   if (row_factor == 1 && column_factor == 1) return m;
-  Matrix small{(m.rows + row_factor - 1) / row_factor, (m.columns + column_factor - 1) / column_factor, m.unit, {}, {}};
+  Matrix small{ceil_div(m.rows, row_factor), ceil_div(m.columns, column_factor), m.unit, {}, {}};
   small.values.assign(static_cast<size_t>(small.rows * small.columns), -INFINITY);
   if (!m.hidden.empty()) small.hidden.assign(small.values.size(), 1);
   for (int64_t i = 0; i < m.rows; ++i) {

@@ -15,6 +15,7 @@ struct Matrix {
   std::vector<float> values;      ///< {rows, columns}
   std::vector<uint8_t> hidden{};  ///< {rows, columns}, not 0 where a mask hides the pair; empty: nothing is known
   size_t at(int64_t row, int64_t column) const { return static_cast<size_t>(row * columns + column); }
+  bool hides(size_t at) const { return !hidden.empty() && hidden[at] != 0; }
 };
 
 /// 0, or what lies below it, to the largest finite value that no mask hides.

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/ceil_div.h"
 #include "qkv/error.h"
 #include "qkv/masks.h"
 #include "qkv/observers.h"
@@ -84,7 +85,7 @@ struct LargestOfCells {
 Matrix picture_of_maxima(const Problem& part, Measure measure) {
   const int64_t queries = part.sizes.queries, keys = part.sizes.keys;
   const int cell = Pyramid::cell_for(queries, keys, kPictureSide);
-  Matrix m{(queries + cell - 1) / cell, (keys + cell - 1) / cell, cell, {}, {}};
+  Matrix m{ceil_div(queries, cell), ceil_div(keys, cell), cell, {}, {}};
   Array row_max(sum_type(part), {1, 1, queries}), row_sum(sum_type(part), {1, 1, queries});
   Outputs out;
   out.row_max = row_max.view();

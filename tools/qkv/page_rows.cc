@@ -4,7 +4,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/ceil_div.h"
 #include "qkv/observers.h"
+#include "qkv/part.h"
 #include "qkv/views.h"
 
 namespace qkv::cli {
@@ -86,9 +88,8 @@ void for_each_row_of(View<const void> w, const std::function<void(const WeightRo
 
 Sequence sequence_of(const Layer& layer, int64_t batch) {
   const Problem* p = layer.problem();
-  if (p == nullptr || !p->packed) return {batch, layer.queries(), layer.keys()};
-  const auto length = [batch](View<const int32_t> c) { return int64_t{c(batch + 1)} - c(batch); };
-  return {batch, length(p->inputs.cumulative_query_lengths), length(p->inputs.cumulative_key_lengths)};
+  if (p == nullptr) return {batch, layer.queries(), layer.keys()};
+  return {batch, queries_of(*p, batch), columns_of(*p, batch)};
 }
 
 void for_each_row(const Layer& layer, const std::function<void(const WeightRow&)>& see) {
@@ -118,12 +119,12 @@ KeyRange range_of(const Problem& p, const Sequence& s, int64_t row) {
 }
 
 std::vector<float> weights_of_rows(const Problem& p, const Sequence& s, std::span<const int32_t> rows) {
-  const Rows computed = compute(p, rows, false);
+  const Rows computed = compute(part_of(p, {.batch = s.batch}), rows, false);
   std::vector<float> weights;
   for (int64_t h = 0; h < p.sizes.heads; ++h) {
     for (size_t n = 0; n < rows.size(); ++n) {
       for (int64_t j = 0; j < s.keys; ++j)
-        weights.push_back(static_cast<float>(element(computed.weights.view(), s.batch, h, static_cast<int64_t>(n), j)));
+        weights.push_back(static_cast<float>(element(computed.weights.view(), 0, h, static_cast<int64_t>(n), j)));
     }
   }
   return weights;
@@ -149,8 +150,7 @@ Overview overview_of(const Problem& p, int most_cells) {
   const Sizes& s = p.sizes;
   Overview o;
   o.cell = overview_cell(s.queries, s.keys, most_cells);
-  const std::vector<int64_t> shape = {s.batch, s.heads, (s.queries + o.cell - 1) / o.cell,
-                                      (s.keys + o.cell - 1) / o.cell};
+  const std::vector<int64_t> shape = {s.batch, s.heads, ceil_div(s.queries, o.cell), ceil_div(s.keys, o.cell)};
   o.row_max = Array(sum_type(p), row_shape(p));
   o.row_sum = Array(sum_type(p), row_shape(p));
   o.largest = Array(DType::kFloat32, shape);

@@ -7,6 +7,7 @@
 
 #include "core/ceil_div.h"
 #include "qkv/numbers.h"
+#include "qkv/part.h"
 #include "qkv/views.h"
 
 namespace qkv::cli {
@@ -17,24 +18,13 @@ using nlohmann::json;
 
 constexpr int64_t kRowsCompared = 16;
 
-/// Rows of q or k of one head, {rows, dim}.
-std::vector<float> rows_of(View<const void> x, bool packed, int64_t first, int64_t head, int64_t rows) {
+/// {1, 1, rows, dim} as numbers one after the other.
+std::vector<float> floats_of(View<const void> x) {
   std::vector<float> numbers;
-  const int64_t dim = x.shape[packed ? 2 : 3];
-  for (int64_t i = first; i < first + rows; ++i) {
-    for (int64_t d = 0; d < dim; ++d)
-      numbers.push_back(static_cast<float>(packed ? element(x, i, head, d, 0) : element(x, 0, head, i, d)));
+  for (int64_t i = 0; i < x.shape[2]; ++i) {
+    for (int64_t d = 0; d < x.shape[3]; ++d) numbers.push_back(static_cast<float>(element(x, 0, 0, i, d)));
   }
   return numbers;
-}
-
-/// The same rows of a batch entry, whichever layout.
-std::vector<float> rows_of(const Problem& p, View<const void> x, View<const int32_t> starts, const Sequence& s,
-                           int64_t head, int64_t rows) {
-  if (p.packed) return rows_of(x, true, starts(s.batch), head, rows);
-  View<const void> entry = x;
-  entry.data = static_cast<const std::byte*>(x.data) + s.batch * x.strides[0] * static_cast<int64_t>(size_of(x.dtype));
-  return rows_of(entry, false, 0, head, rows);
 }
 
 /// What the page has of one head, and what it makes of it.
@@ -138,10 +128,10 @@ class OverviewCodes {
 };
 
 Head make_head(const Problem& p, const Sequence& s, int64_t h, const RowSums& sums) {
-  const Inputs& in = p.inputs;
+  const Problem one = part_of(p, {.batch = s.batch, .head = h});
   Head head;
-  head.q = to_halves(rows_of(p, in.query, in.cumulative_query_lengths, s, h, s.queries));
-  head.k = to_halves(rows_of(p, in.key, in.cumulative_key_lengths, s, key_head_of(p, h), s.keys));
+  head.q = to_halves(floats_of(one.inputs.query));
+  head.k = to_halves(floats_of(one.inputs.key));
   head.factor = scale_of(p) * head.q.factor * head.k.factor;
   head.lse = log_sums(p, s, h, sums);
   for (int64_t i = 0; i < s.queries; ++i) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/ceil_div.h"
 #include "qkv/colormap.h"
 #include "qkv/labels.h"
 #include "qkv/see.h"
@@ -23,7 +24,7 @@ struct Small {
 
 Small small_of(const SeeOptions& o, const Layer& layer, int64_t head, double entropy) {
   const Matrix m = layer.picture(o.batch, head, o.measure());
-  const int64_t factor = std::max<int64_t>(1, (std::max(m.rows, m.columns) + kSide - 1) / kSide);
+  const int64_t factor = std::max<int64_t>(1, ceil_div(std::max(m.rows, m.columns), kSide));
   return {head, entropy, reduce_by_maximum(m, factor, factor), factor * m.unit};
 }
 
@@ -73,9 +74,7 @@ class Sheet {
     return text;
   }
 
-  Rgb color(const Matrix& m, size_t at) const {
-    return !m.hidden.empty() && m.hidden[at] != 0 ? kHidden : shade_.color(m.values[at]);
-  }
+  Rgb color(const Matrix& m, size_t at) const { return m.hides(at) ? kHidden : shade_.color(m.values[at]); }
 
   std::string half_cells(const Matrix& m, int64_t row, int64_t column) const {
     const std::string below =
@@ -88,11 +87,10 @@ class Sheet {
     size_t at = m.at(row, column);
     if (row + 1 < m.rows) {
       const size_t below = m.at(row + 1, column);
-      const bool hidden = !m.hidden.empty() && m.hidden[at] != 0;
-      if (hidden || std::isnan(m.values[below]) || m.values[below] > m.values[at]) at = below;
+      if (m.hides(at) || std::isnan(m.values[below]) || m.values[below] > m.values[at]) at = below;
     }
     if (screen_.colors != ColorDepth::kNone) return background(color(m, at), screen_.colors) + " ";
-    if (!m.hidden.empty() && m.hidden[at] != 0) return "/";
+    if (m.hides(at)) return "/";
     return std::string(1, std::isnan(m.values[at]) ? '?' : ramp(shade_.place(m.values[at])));
   }
 
@@ -112,9 +110,7 @@ std::string grid_text(const SeeOptions& o, const std::vector<Layer>& layers, con
     const std::vector<HeadFacts> facts = layer.facts(o.batch, 1);
     for (int64_t h = 0; h < layer.heads(); ++h) {
       all.back().push_back(small_of(o, layer, h, facts[static_cast<size_t>(h)].entropy));
-      const Range own = range_of(all.back().back().cells);
-      range.add(own.low);
-      range.add(own.high);
+      range.add(range_of(all.back().back().cells));
       pairs = all.back().back().pairs;
     }
     keys = std::max(keys, layer.keys());

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/ceil_div.h"
 #include "qkv/colormap.h"
 #include "qkv/error.h"
 #include "qkv/labels.h"
@@ -49,7 +50,7 @@ struct Drawing {
 };
 
 Drawing drawing_of(const Matrix& m, int64_t side) {
-  const int64_t longest = std::max<int64_t>({1, m.rows, m.columns}), factor = (longest + side - 1) / side;
+  const int64_t longest = std::max<int64_t>({1, m.rows, m.columns}), factor = ceil_div(longest, side);
   Drawing d{reduce_by_maximum(m, factor, factor)};
   d.cell = std::clamp<int64_t>(side / std::max<int64_t>({1, d.cells.rows, d.cells.columns}), 1, kLargestCell);
   return d;
@@ -61,9 +62,8 @@ void draw(Canvas& canvas, const Drawing& d, int64_t left, int64_t top, const Sha
   for (int64_t i = 0; i < d.cells.rows; ++i) {
     for (int64_t j = 0; j < d.cells.columns; ++j) {
       const size_t at = d.cells.at(i, j);
-      const bool hidden = !d.cells.hidden.empty() && d.cells.hidden[at] != 0;
       canvas.fill(left + j * d.cell, top + i * d.cell, d.cell - gap, d.cell - gap,
-                  hidden ? kHidden : shade.color(d.cells.values[at]));
+                  d.cells.hides(at) ? kHidden : shade.color(d.cells.values[at]));
     }
   }
 }
@@ -92,9 +92,7 @@ Sheet sheet_of(const SeeOptions& o, const std::vector<Layer>& layers) {
     for (int64_t h = 0; h < layer.heads(); ++h) {
       if (h == 0 || (layers.size() == 1 && sheet.rows.back().size() == kHeadsOfARow)) sheet.rows.emplace_back();
       const Drawing& d = sheet.rows.back().emplace_back(drawing_of(layer.picture(o.batch, h, o.measure()), kSmallSide));
-      const Range own = range_of(d.cells);
-      sheet.range.add(own.low);
-      sheet.range.add(own.high);
+      sheet.range.add(range_of(d.cells));
       sheet.hidden = sheet.hidden || hides(d);
     }
     sheet.keys = std::max(sheet.keys, layer.keys());

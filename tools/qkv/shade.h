@@ -14,6 +14,7 @@ enum class Scale : uint8_t { kLinear, kLog, kLift };
 struct Range {
   float low = 0, high = 0;
   void add(float v);  ///< what is not finite is left out
+  void add(const Range& other) { add(other.low), add(other.high); }
 };
 
 class Shade {

@@ -21,15 +21,6 @@ namespace fs = std::filesystem;
 constexpr uintmax_t kMostBytes = uintmax_t{256} << 20;
 constexpr const char* kKeys[] = {"tokens", "scale", "attention", "bfloat16"};
 
-std::string read(const std::string& path) {
-  std::error_code error;
-  const uintmax_t size = fs::file_size(path, error);
-  std::ifstream file(path, std::ios::binary);
-  if (error || !file) throw FileError(fmt::format("cannot read {}, which lies beside the tensors", path));
-  if (size > kMostBytes) throw FileError(fmt::format("{}: expected JSON of at most 256 MiB, got {} bytes", path, size));
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 [[noreturn]] void refuse(const std::string& path, const char* key, const char* expected) {
   throw FileError(
       fmt::format("{}: \"{}\": expected {}; mend it, or take it away from beside the tensors", path, key, expected));
@@ -62,12 +53,21 @@ std::vector<std::string> names_of(const json& object, const std::string& path) {
 
 std::string sidecar_path(const std::string& tensors) { return fs::path(tensors).replace_extension(".json").string(); }
 
+std::string read_json_file(const std::string& path) {
+  std::error_code error;
+  const uintmax_t size = fs::file_size(path, error);
+  std::ifstream file(path, std::ios::binary);
+  if (error || !file) throw FileError(fmt::format("cannot read {}", path));
+  if (size > kMostBytes) throw FileError(fmt::format("{}: expected JSON of at most 256 MiB, got {} bytes", path, size));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 Sidecar read_sidecar(const std::string& tensors) {
   Sidecar sidecar;
   const std::string path = sidecar_path(tensors);
   std::error_code ignored;
   if (tensors.empty() || !fs::is_regular_file(path, ignored)) return sidecar;
-  const json object = json::parse(read(path), nullptr, false);
+  const json object = json::parse(read_json_file(path), nullptr, false);
   if (object.is_discarded())
     throw FileError(fmt::format("{} lies beside the tensors and is no JSON; mend it, or take it away", path));
   sidecar.path = path;
@@ -92,7 +92,7 @@ SidecarPlace place_of_sidecar(const std::string& tensors) {
   const std::string path = sidecar_path(tensors);
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return SidecarPlace::kFree;
-  const json object = fs::is_regular_file(path, ignored) ? json::parse(read(path), nullptr, false) : json();
+  const json object = fs::is_regular_file(path, ignored) ? json::parse(read_json_file(path), nullptr, false) : json();
   const bool known =
       object.is_object() && std::ranges::any_of(kKeys, [&](const char* key) { return object.contains(key); });
   return known ? SidecarPlace::kSidecar : SidecarPlace::kOther;

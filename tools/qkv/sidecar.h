@@ -19,6 +19,8 @@ struct Sidecar {
 
 /// NAME.json of NAME.npz, NAME.npy, NAME.safetensors.
 std::string sidecar_path(const std::string& tensors);
+/// All of a JSON file of at most 256 MiB, not parsed. Throws FileError.
+std::string read_json_file(const std::string& path);
 
 /// Throws FileError where the file is there and is no JSON, or one of these keys is not as above. (A list of tokens alone is
 /// fine.)

@@ -1,8 +1,6 @@
 #include "qkv/tokens.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
@@ -10,6 +8,7 @@
 
 #include "qkv/error.h"
 #include "qkv/labels.h"
+#include "qkv/sidecar.h"
 #include "qkv/token_text.h"
 
 namespace qkv::cli {
@@ -18,8 +17,6 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-constexpr uintmax_t kMostBytes = uintmax_t{256} << 20;
 
 [[noreturn]] void refuse(const std::string& where) {
   throw FileError(fmt::format(
@@ -61,18 +58,9 @@ json parse(const std::string& text, const std::string& where) {
   return value;
 }
 
-json read(const std::string& path) {
-  std::error_code error;
-  const uintmax_t size = fs::file_size(path, error);
-  std::ifstream file(path, std::ios::binary);
-  if (error || !file) throw FileError(fmt::format("cannot read the tokens in {}", path));
-  if (size > kMostBytes) throw FileError(fmt::format("{}: expected tokens, got {} bytes", path, size));
-  return parse({std::istreambuf_iterator<char>(file), {}}, path);
-}
-
 std::vector<std::string> from_option(const std::string& text, int64_t batch, const char* option) {
   if (text.ends_with(".json")) {
-    const json value = read(text);
+    const json value = parse(read_json_file(text), text);
     return decoded(tokens_of(value, batch, text), value, text);
   }
   if (text.starts_with("[")) return tokens_of(parse(text, option), batch, option);
@@ -97,10 +85,10 @@ std::vector<std::string> safe(std::vector<std::string> tokens) {
 
 /// What lies beside the tensors is used where it fits.
 void use_sidecar(const std::string& tensors, int64_t batch, int64_t queries, int64_t keys, Tokens& tokens) {
-  const std::string path = fs::path(tensors).replace_extension(".json").string();
+  const std::string path = sidecar_path(tensors);
   std::error_code ignored;
   if (tensors.empty() || !fs::is_regular_file(path, ignored)) return;
-  const json sidecar = read(path);
+  const json sidecar = parse(read_json_file(path), path);
   if (sidecar.is_object() && !sidecar.contains("tokens")) return;
   const std::vector<std::string> found = safe(decoded(tokens_of(sidecar, batch, path), sidecar, path));
   const auto count = static_cast<int64_t>(found.size());
