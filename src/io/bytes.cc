@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <new>
 
@@ -16,7 +17,28 @@
 
 namespace qkv::io {
 
+namespace {
+
+constexpr uint64_t kAlwaysThere = uint64_t{64} << 20;  // of less nobody asks the system
+
+void expect_memory(uint64_t bytes) {
+  if (bytes > kAlwaysThere && bytes > available_memory()) throw std::bad_alloc();
+}
+
+}  // namespace
+
+uint64_t available_memory() {
+  std::ifstream facts("/proc/meminfo");
+  for (std::string name, rest; facts >> name;) {
+    uint64_t kibibytes = 0;
+    if (name == "MemAvailable:" && facts >> kibibytes) return kibibytes << 10;
+    std::getline(facts, rest);
+  }
+  return std::numeric_limits<uint64_t>::max();
+}
+
 Array::Memory allocate(size_t bytes) {
+  expect_memory(bytes);
   const size_t rounded = bytes > 0 ? bytes : 1;
   return Array::Memory(static_cast<std::byte*>(::operator new[](rounded, std::align_val_t{kAlignment})));
 }
@@ -82,12 +104,12 @@ size_t read_fully(Source& source, void* to, size_t bytes) {
 }
 
 std::optional<Array::Memory> read_array_bytes(Source& source, uint64_t bytes) {
-  if (bytes > std::numeric_limits<size_t>::max()) throw std::bad_alloc();
   const auto left = source.left();
   if (left && *left < bytes) return std::nullopt;
+  expect_memory(bytes);
   constexpr size_t kFirst = size_t{1} << 20;
   const auto wanted = static_cast<size_t>(bytes);
-  size_t capacity = left ? wanted : std::min(wanted, kFirst);
+  size_t capacity = source.backed() ? wanted : std::min(wanted, kFirst);
   Array::Memory memory = allocate(capacity);
   size_t done = 0;
   for (;;) {

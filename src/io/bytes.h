@@ -12,8 +12,12 @@ namespace qkv::io {
 
 inline constexpr size_t kAlignment = 64;
 
-/// Uninitialised, 64-byte aligned; also for 0 bytes. Throws std::bad_alloc.
+/// Uninitialised, 64-byte aligned; also for 0 bytes. Throws std::bad_alloc, also where the system would promise the memory
+/// and end the process when it is touched.
 Array::Memory allocate(size_t bytes);
+
+/// Bytes that can be had without taking them from others; all there could be where the system does not say.
+uint64_t available_memory();
 
 /// Bytes of a tensor of this shape; nothing where a size is negative or the product of the sizes that are not 0 leaves
 /// 63 bits (so that no stride overflows either, even where another axis is empty).
@@ -32,6 +36,8 @@ class Source {
   virtual size_t read(void* to, size_t bytes) = 0;
   /// At most this many bytes are left, where that is known.
   virtual std::optional<uint64_t> left() const = 0;
+  /// Whether those are certain to come; of a deflated entry they are what an archive claims.
+  virtual bool backed() const { return left().has_value(); }
 };
 
 /// A file or a pipe. Throws FileError where it cannot be opened.
@@ -64,8 +70,9 @@ class MemorySource final : public Source {
 /// Reads until `bytes` are there or the source ends; says how many came.
 size_t read_fully(Source&, void* to, size_t bytes);
 
-/// Reads exactly `bytes`. Where the source does not know its length, memory grows only as data arrive, so that a claim of
-/// 60 GiB in front of 100 bytes costs little. Nothing where the source ends before.
+/// Reads exactly `bytes`. Where it is not certain that they come, memory grows only as they do, so that a claim of 60 GiB in
+/// front of 100 bytes costs little. Nothing where the source ends before. Throws std::bad_alloc before the first byte where the
+/// whole would not fit.
 std::optional<Array::Memory> read_array_bytes(Source&, uint64_t bytes);
 
 }  // namespace qkv::io

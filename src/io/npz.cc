@@ -50,23 +50,26 @@ Archive open_archive(const char* function, const std::string& path, int flags) {
 
 class EntrySource final : public io::Source {
  public:
-  EntrySource(Entry entry, std::string file, std::optional<uint64_t> left)
-      : entry_(std::move(entry)), file_(std::move(file)), left_(left) {}
+  EntrySource(Entry entry, std::string file, uint64_t size, bool stored)
+      : entry_(std::move(entry)), file_(std::move(file)), left_(size), stored_(stored) {}
   size_t read(void* to, size_t bytes) override {
     const zip_int64_t got = zip_fread(entry_.get(), to, bytes);
     if (got < 0) {
       const char* why = zip_file_strerror(entry_.get());
       throw FileError(fmt::format("Npz: {} is damaged: {}; fetch the file again", file_, why));
     }
-    if (left_) *left_ -= std::min(*left_, static_cast<uint64_t>(got));
+    left_ -= std::min(left_, static_cast<uint64_t>(got));
     return static_cast<size_t>(got);
   }
   std::optional<uint64_t> left() const override { return left_; }
+  /// Stored bytes are there (ZIP_CHECKCONS has compared them with the file's length); deflated ones have to arrive first.
+  bool backed() const override { return stored_; }
 
  private:
   Entry entry_;
   std::string file_;
-  std::optional<uint64_t> left_;
+  uint64_t left_;
+  bool stored_;
 };
 
 }  // namespace
@@ -145,10 +148,7 @@ struct Npz::Impl {
     if (!entry)
       throw FileError(
           fmt::format("Npz: {} cannot be read: {}; fetch the file again", label, zip_strerror(archive.get())));
-    // Stored bytes are there (ZIP_CHECKCONS has compared them with the file's length); deflated ones have to arrive first.
-    const std::optional<uint64_t> left =
-        facts.comp_method == ZIP_CM_STORE ? std::optional<uint64_t>(facts.size) : std::nullopt;
-    EntrySource source(std::move(entry), label, left);
+    EntrySource source(std::move(entry), label, facts.size, facts.comp_method == ZIP_CM_STORE);
     return io::parse_npy(source, label, limits.entry_bytes);
   }
 };

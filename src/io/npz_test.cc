@@ -3,9 +3,15 @@
 #include <sys/resource.h>
 #include <zip.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
+#include <fmt/format.h>
+
+#include "io/bytes.h"
 #include "io/npy_header.h"
 #include "io/test_files.h"
 #include "qkv/error.h"
@@ -135,6 +141,16 @@ TEST(Npz, ABombIsRefusedBeforeItFillsTheMemory) {
   EXPECT_EQ(Npz(folder / "large.npz").read("q").size(), 8388608);
   EXPECT_THAT(message_of<FileError>([&] { Npz(folder / "large.npz", {.entry_bytes = 8388608}).read("q"); }),
               HasSubstr("more than the 8388608"));
+}
+
+TEST(Npz, AnEntryThatNoMemoryHoldsIsRefusedBeforeItsFirstByte) {
+  ScratchFolder folder;
+  const uint64_t too_many = std::max(io::available_memory(), uint64_t{1} << 30) & ~uint64_t{0xFFFFF};
+  const std::string shape = fmt::format("({},)", too_many + (uint64_t{1} << 40));
+  std::ofstream(folder / "claim.npy", std::ios::binary) << io::npy_preamble(DType::kUInt8, shape);
+  std::filesystem::resize_file(folder / "claim.npy", too_many + (uint64_t{1} << 41));  // a hole: no disk is used
+  EXPECT_THAT(message_of<FileError>([&] { read_npy(folder / "claim.npy"); }), HasSubstr("no memory for the"));
+  EXPECT_THROW(Array(DType::kUInt8, {static_cast<int64_t>(too_many + (uint64_t{1} << 40))}), std::bad_alloc);
 }
 
 TEST(Npz, RefusesAnEntryWhoseClaimDeflateCannotReach) {

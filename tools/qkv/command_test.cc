@@ -56,6 +56,16 @@ TEST_F(Command, WrongUseIsCodeTwoAndOneLine) {
                  2, "no such tokens");
 }
 
+TEST_F(Command, WhatIsMissingIsSaidBeforeAnythingIsRead) {
+  const std::vector<float> x(4096, 0.5F);
+  write_npz(file("q.npz"), std::vector<NamedTensor>{{"q", View<const float>(x.data(), {1, 1, 64, 64})}});
+  std::string bytes = io::bytes_of(file("q.npz"));
+  bytes[bytes.size() / 2] = '!';
+  io::put_bytes(file("q.npz"), bytes);
+  expect_refusal("attend " + file("q.npz") + " -o " + file("x.npz"), 2, "k is missing");
+  expect_refusal("attend " + file("q.npz") + " --k " + file("q.npz:q") + " -o " + file("x.npz"), 2, "is damaged");
+}
+
 TEST_F(Command, AFileThatCannotBeReadIsCodeTwo) {
   expect_refusal("see /nowhere.npz", 2, "/nowhere.npz");
   put_bytes(file("damaged.npz"), bytes_of(kSample).substr(0, 5000));

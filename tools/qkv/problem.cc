@@ -110,6 +110,7 @@ class Maker {
   void queries_keys_values() {
     Inputs& in = problem_.inputs;
     if (makes_projections()) return projections();
+    for (const char* name : {"q", "k"}) expect(name);  // before the first of them is read
     in.query = needed("q");
     in.key = needed("k");
     in.value = load("v");
@@ -124,8 +125,12 @@ class Maker {
   }
 
   View<const void> needed(const std::string& name) {
-    const View<const void> x = load(name);
-    if (x) return x;
+    expect(name);
+    return load(name);
+  }
+
+  void expect(const std::string& name) const {
+    if (given(name)) return;
     std::string file;
     if (dump_.is_single()) file = fmt::format(" ({} is one tensor without a name)", dump_.path());
     else if (!dump_.path().empty()) file = fmt::format(" ({} has none under that name)", dump_.path());
@@ -144,6 +149,7 @@ class Maker {
 
   void projections() {
     if (problem_.packed) throw OptionError("x: packed batches need q, k and v");
+    for (const char* name : {"x", "wq", "wk"}) expect(name);
     const View<const void> x = needed("x"), wq = needed("wq"), wk = needed("wk"), wv = load("wv"), wo = load("wo");
     problem_.projections = understand_projections(x, wq, wk, wv, wo, heads(), options_.weight_layout);
     const Projections& p = *problem_.projections;
