@@ -68,30 +68,53 @@ template <class F> void each_input(const Inputs& in, F f) {
   for (const Named& p : in.parameters) f(p.name, p.view);
 }
 
+/// What a call writes, one tensor after the other.
+class Written {
+ public:
+  explicit Written(const char* function) : function_(function) {}
+
+  void write(std::string_view name, View<const void> v) {
+    if (v.size() == 0) return;
+    if (overlaps_itself(v))
+      option_error("{}: {} has shape {} but its strides put several elements in one place; give each its own",
+                   function_, name, v);
+    read(name, v);
+    extents_.push_back(extent_of(name, v));
+  }
+  void read(std::string_view name, View<const void> v) const {
+    if (v.size() == 0) return;
+    const Extent other = extent_of(name, v);
+    for (const Extent& mine : extents_)
+      if (surely_overlap(mine, other))
+        option_error(
+            "{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
+            function_, mine.name, name);
+  }
+
+ private:
+  const char* function_;
+  std::vector<Extent> extents_;
+};
+
 }  // namespace
 
 void apart(const char* function, const Inputs& in, const Outputs& outputs) {
-  std::array<Extent, kOutputs> written;
-  size_t count = 0;
-  const auto refuse_overlap = [&](const Extent& other) {
-    for (size_t n = 0; n < count; ++n)
-      if (surely_overlap(written[n], other))
-        option_error(
-            "{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
-            function, written[n].name, other.name);
-  };
-  each_output(outputs, [&](std::string_view name, View<const void> v) {
-    if (v.size() == 0) return;
-    if (overlaps_itself(v))
-      option_error("{}: {} has shape {} but its strides put several elements in one place; give each its own", function,
-                   name, v);
-    const Extent here = extent_of(name, v);
-    refuse_overlap(here);
-    written[count++] = here;
-  });
-  each_input(in, [&](std::string_view name, View<const void> v) {
-    if (v.size() != 0) refuse_overlap(extent_of(name, v));
-  });
+  Written written(function);
+  each_output(outputs, [&](std::string_view name, View<const void> v) { written.write(name, v); });
+  each_input(in, [&](std::string_view name, View<const void> v) { written.read(name, v); });
+}
+
+void apart(const char* function, const Inputs& in, const Upstream& up, const Gradients& gradients) {
+  Written written(function);
+  const Gradients& g = gradients;
+  for (const auto& [name, v] : {std::pair{"dquery", g.dquery}, {"dkey", g.dkey}, {"dvalue", g.dvalue},
+                                {"dbias", g.dbias}, {"dalibi_slopes", g.dalibi_slopes}, {"dsinks", g.dsinks}})
+    written.write(name, v);
+  for (const NamedGradient& p : g.dparameters) written.write(p.name, p.view);
+  each_input(in, [&](std::string_view name, View<const void> v) { written.read(name, v); });
+  for (const auto& [name, v] : {std::pair{"out", up.out}, {"lse", up.lse}, {"dout", up.dout}, {"dlse", up.dlse},
+                                {"row_max", up.row_max}, {"row_sum", up.row_sum}})
+    written.read(name, v);
 }
 
 bool asks_for_anything(const Outputs& outputs) {

@@ -15,6 +15,8 @@ About::~About() = default;
 
 Score::Score(About about) : about_(std::move(about)) {}
 Score::~Score() = default;
+bool Score::reads_scores() const { return true; }
+bool Score::adds_matrix() const { return false; }
 bool Score::hides() const { return false; }
 void Score::hide(const Sites&, uint8_t*) const {}
 

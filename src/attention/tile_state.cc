@@ -145,10 +145,10 @@ template <class T> void Steps<T>::pack_queries(const Bound& b, const RowTile& t,
 }
 
 template <class T>
-BlockRows<T> Steps<T>::fetch(const Bound& b, const RowsOf& from, int batch, int head, int width, int32_t first, int n,
+BlockRows<T> Steps<T>::fetch(const RowsOf& from, int batch, int head, int width, int64_t first, int n,
                              T* scratch) const {
   if (width == 0) return {scratch, 0};
-  const void* at = from.at(batch, head, b.entries[size_t(batch)].first_key + first);
+  const void* at = from.at(batch, head, first);
   if (from.type == type && (from.column == 1 || width <= 1)) return {static_cast<const T*>(at), from.row};
   rows.load(at, from.type, from.row, from.column, n, width, scratch, width);
   return {scratch, width};

@@ -80,9 +80,26 @@ template <class T> struct DecodeKernels {
   static constexpr int64_t scratch(int head_dim) { return int64_t{16} * head_dim; }
 };
 
+/// The backward pass; lanes are keys. Its products of scores and of dk, dv are those of PrefillKernels with the roles of queries
+/// and keys exchanged: s {rows, lanes} = scores(k^T, q), dv^T += accumulate(p, dout).
+/// `seen` has the roles exchanged too: bit j of word r says whether row r sees the key of lane j.
+template <class T> struct BackwardKernels {
+  /// s = -inf where hidden.
+  void (*hide)(T* s, int rows, int lanes, Words seen);
+  /// s becomes p = exp(s - m) * share, and dp becomes ds = p * (dp - delta), exactly +0 where s is -inf.  m, share, delta {rows}
+  void (*gradients)(T* s, T* dp, int rows, int lanes, const T* m, const T* share, const T* delta);
+  /// o[r][e] += sum over j of ds[r][j] * k[j][e].   ds {rows, lanes}, k {keys, dim}, o {rows, dim}
+  /// Where `seen` is given, k[j] is not read into rows that do not see it: for keys that are not finite.
+  void (*add_rows)(T* o, int64_t o_stride, const T* ds, int lanes, int rows, const T* k, int64_t k_stride, int keys,
+                   int dim, Words seen);
+  /// dots[r] = sum over e of x[r][e] * y[r][e]
+  void (*dot_rows)(const T* x, int64_t x_stride, const T* y, int64_t y_stride, int rows, int dim, T* dots);
+};
+
 /// The functions for the best instruction set of this machine.
 template <class T> const RowKernels<T>& row_kernels();
 template <class T> const PrefillKernels<T>& prefill_kernels();
 template <class T> const DecodeKernels<T>& decode_kernels();
+template <class T> const BackwardKernels<T>& backward_kernels();
 
 }  // namespace qkv::kernels

@@ -50,9 +50,26 @@ class AlibiPass final : public passes::Score {
     slopes(t, slope);
     HWY_DYNAMIC_DISPATCH(SubtractDouble)(t, slope);
   }
+  void backward(const Tile<const float>&, const Tile<float>& gradient, std::span<double* const> sums) const override {
+    sum(gradient, sums[0]);
+  }
+  void backward(const Tile<const double>&, const Tile<double>& gradient, std::span<double* const> sums) const override {
+    sum(gradient, sums[0]);
+  }
+  bool reads_scores() const override { return false; }
   const Score* bind(const Inputs& in, passes::Arena& arena) const override { return arena.make(AlibiPass(p_, in)); }
 
  private:
+  /// d score / d slope = -|p - j|
+  template <class T> static void sum(const Tile<T>& gradient, double* slopes) {
+    if (slopes == nullptr) return;
+    for (int r = 0; r < gradient.rows; ++r) {
+      double sum = 0;
+      for (int j = 0; j < gradient.keys; ++j)
+        sum += double(gradient(r, j)) * std::abs(gradient.query[r] - gradient.key[j]);
+      slopes[gradient.head[r]] -= sum;
+    }
+  }
   static constexpr int kMostLanes = 64;
   template <class T> void slopes(const Tile<T>& t, T* slope) const {
     for (int r = 0; r < kMostLanes; ++r) slope[r] = r < t.rows ? p_.slopes.get<T>(t.head[r]) : T(0);

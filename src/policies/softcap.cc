@@ -20,6 +20,18 @@ template <class T> void Cap(const Tile<T>& t, T cap) {
     hn::StoreU(hn::Mul(hn::Tanh(d, hn::Div(hn::LoadU(d, at), c)), c), d, at);
   });
 }
+/// gradient *= d cap tanh(x / cap) / dx = 1 - tanh(x / cap)^2
+template <class T> void Turn(const Tile<const T>& before, const Tile<T>& gradient, T cap) {
+  ForEachVector(gradient, [&](auto d, T* at, int r, int j) {
+    const auto x = hn::LoadU(d, before.values + before.at(r, j)), one = hn::Set(d, T(1));
+    const auto t = hn::Tanh(d, hn::Div(x, hn::Set(d, cap)));
+    hn::StoreU(hn::Mul(hn::LoadU(d, at), hn::NegMulAdd(t, t, one)), d, at);
+  });
+}
+void TurnFloat(const Tile<const float>& before, const Tile<float>& gradient, float cap) { Turn(before, gradient, cap); }
+void TurnDouble(const Tile<const double>& before, const Tile<double>& gradient, double cap) {
+  Turn(before, gradient, cap);
+}
 void CapFloat(const Tile<float>& t, float cap) { Cap(t, cap); }
 void CapDouble(const Tile<double>& t, double cap) { Cap(t, cap); }
 
@@ -34,12 +46,22 @@ namespace qkv {
 namespace policies {
 HWY_EXPORT(CapFloat);
 HWY_EXPORT(CapDouble);
+HWY_EXPORT(TurnFloat);
+HWY_EXPORT(TurnDouble);
 namespace {
 class SoftCapPass final : public passes::Score {
  public:
   explicit SoftCapPass(SoftCap p) : Score(detail::describe(p)), cap_(p.cap) {}
   void forward(const Tile<float>& t) const override { HWY_DYNAMIC_DISPATCH(CapFloat)(t, float(cap_)); }
   void forward(const Tile<double>& t) const override { HWY_DYNAMIC_DISPATCH(CapDouble)(t, cap_); }
+  void backward(const Tile<const float>& before, const Tile<float>& gradient,
+                std::span<double* const>) const override {
+    HWY_DYNAMIC_DISPATCH(TurnFloat)(before, gradient, float(cap_));
+  }
+  void backward(const Tile<const double>& before, const Tile<double>& gradient,
+                std::span<double* const>) const override {
+    HWY_DYNAMIC_DISPATCH(TurnDouble)(before, gradient, cap_);
+  }
   const Score* bind(const Inputs&, passes::Arena&) const override { return this; }
 
  private:

@@ -1,0 +1,196 @@
+#include "attention/key_block.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace qkv {
+namespace {
+
+constexpr int kWords = 64;
+
+/// Bit r of word j becomes bit j of word r, for 64 x 64 bits. Warren, Hacker's Delight, 7-3.
+void transpose_bits(uint64_t* words) {
+  uint64_t mask = 0x00000000FFFFFFFF;
+  for (int width = 32; width != 0; width >>= 1, mask ^= mask << width) {
+    for (int k = 0; k < kWords; k = ((k | width) + 1) & ~width) {
+      const uint64_t swapped = (words[k] >> width ^ words[k | width]) & mask;
+      words[k] ^= swapped << width;
+      words[k | width] ^= swapped;
+    }
+  }
+}
+
+int round_up(int n, int to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+template <class T> void KeyBlock<T>::carve(Carver& c, const Bound& b, const kernels::PrefillKernels<T>& prefill) {
+  const int width = prefill.query_tile, most = (kKeysOfItem + width - 1) / width;
+  for (int n = 0; n < most; ++n) {
+    KeyTile<T>& t = tiles_[n];
+    t.k = c.take<T>(int64_t{b.head_dim} * width);
+    t.v = c.take<T>(int64_t{b.value_dim} * width);
+    t.dk = c.take<T>(int64_t{b.head_dim} * width);
+    t.dv = c.take<T>(int64_t{b.value_dim} * width);
+    t.ds = c.take<T>(int64_t{kRowsOfStep} * width);
+    t.seen = c.take<uint64_t>(kWords);
+  }
+  key_rows_ = c.take<T>(int64_t{kKeysOfItem} * b.head_dim);
+  value_rows_ = c.take<T>(int64_t{kKeysOfItem} * b.value_dim);
+  s_ = c.take<T>(int64_t{kRowsOfStep} * width);
+  before_ = c.take<T>(int64_t(b.scores.size()) * kRowsOfStep * width);
+  ones_ = c.take<T>(kernels::kMaxLanes);
+  words_ = c.take<uint64_t>(kernels::kKeyBlock);
+  column_ = c.take<int32_t>(kernels::kMaxLanes + 16);
+  key_ = c.take<int32_t>(kernels::kMaxLanes + 16);
+}
+
+template <class T>
+void KeyBlock<T>::start(const Bound& b, const Steps<T>& steps, const KeyItem& item, Wanted wanted) {
+  const Entry& e = b.entries[size_t(item.batch)];
+  const int32_t last = std::min(item.columns.last, e.keys);
+  const int width = steps.prefill.query_tile, unit = std::max(8, steps.prefill.vector);
+  batch_ = item.batch;
+  wanted_ = wanted;
+  std::fill_n(ones_, kernels::kMaxLanes, T(1));
+  count_ = 0;
+  if (item.columns.first >= last) return;
+  const int n = last - item.columns.first;
+  keys_ = steps.fetch(b, b.key, batch_, item.key_head, b.head_dim, item.columns.first, n, key_rows_);
+  const BlockRows<T> values =
+      steps.fetch(b, b.value, batch_, item.key_head, b.value_dim, item.columns.first, n, value_rows_);
+  keys_finite_ = steps.prefill.all_finite(keys_.first, keys_.stride, n, b.head_dim);
+  for (int first = 0; first < n; first += width) {
+    KeyTile<T>& t = tiles_[count_++];
+    const int keys = std::min(width, n - first);
+    t.columns = {item.columns.first + first, item.columns.first + first + keys};
+    t.lanes = round_up(keys, unit);
+    if (t.lanes > keys) {
+      std::fill_n(t.k, int64_t{b.head_dim} * t.lanes, T(0));
+      std::fill_n(t.v, int64_t{b.value_dim} * t.lanes, T(0));
+    }
+    steps.rows.transpose(keys_.row(first), keys_.stride, keys, b.head_dim, T(1), t.k, t.lanes);
+    steps.rows.transpose(values.row(first), values.stride, keys, b.value_dim, T(1), t.v, t.lanes);
+    std::fill_n(t.dk, int64_t{b.head_dim} * t.lanes, T(0));
+    std::fill_n(t.dv, int64_t{b.value_dim} * t.lanes, T(0));
+  }
+}
+
+/// Which rows see which keys of a tile. Fills first_row, rows, seen, hides; says whether any row sees any key.
+template <class T> bool KeyBlock<T>::look_at(const Bound& b, const RowTile& rows, KeyTile<T>& t) {
+  t.first_row = 0;
+  t.rows = 0;
+  const Part part = look(b, rows, t.columns, words_);
+  if (part.cover == Cover::kHidden) return false;
+  t.hides = part.cover == Cover::kPartial || part.first > t.columns.first || part.last < t.columns.last;
+  t.rows = rows.rows;
+  if (!t.hides) return true;
+  const uint64_t all = rows.rows == kWords ? ~uint64_t{0} : (uint64_t{1} << rows.rows) - 1;
+  std::fill_n(t.seen, kWords, uint64_t{0});
+  for (int j = 0; j < part.keys(); ++j)
+    t.seen[part.first - t.columns.first + j] = part.cover == Cover::kPartial ? words_[j] & all : all;
+  transpose_bits(t.seen);
+  while (t.rows > 0 && t.seen[t.rows - 1] == 0) --t.rows;
+  while (t.first_row < t.rows && t.seen[t.first_row] == 0) ++t.first_row;
+  t.rows -= t.first_row;
+  return t.rows > 0;
+}
+
+template <class T>
+bool KeyBlock<T>::step(const Bound& b, const Steps<T>& steps, const QueryRows<T>& q,
+                       std::span<const std::span<double* const>> sums) {
+  bool any = false, hides = !b.scores.empty();
+  for (int n = 0; n < count_; ++n) {
+    any |= look_at(b, *q.tile, tiles_[n]);
+    hides |= tiles_[n].rows > 0 && tiles_[n].hides;
+  }
+  if (!any) return false;
+  // Only where something is hidden can a row that is not finite do harm.
+  rows_finite_ = !hides || (steps.prefill.all_finite(q.query.first, q.query.stride, q.tile->rows, b.head_dim) &&
+                            steps.prefill.all_finite(q.dout.first, q.dout.stride, q.tile->rows, b.value_dim));
+  for (int n = 0; n < count_; ++n)
+    if (tiles_[n].rows > 0) products(b, steps, q, tiles_[n], sums);
+  return true;
+}
+
+template <class T> Sites KeyBlock<T>::sites(const Bound& b, const RowTile& rows, const KeyTile<T>& t) {
+  const int keys = t.columns.last - t.columns.first;
+  const int32_t start = b.entries[size_t(batch_)].key_start;
+  for (int j = 0; j < t.lanes; ++j) {
+    column_[j] = t.columns.first + std::min(j, keys - 1);
+    key_[j] = column_[j] + start;
+  }
+  const int r = t.first_row;
+  return {t.rows, keys, t.lanes, 1, batch_, rows.head + r, rows.row + r, rows.query + r, column_, key_};
+}
+
+/// Takes the scores through the modifiers and keeps what each was given, where it will want to know.
+template <class T> void KeyBlock<T>::modify(const Bound& b, const Sites& sites, int64_t numbers) {
+  T* before = before_;
+  for (const passes::Score* pass : b.scores) {
+    if (pass->reads_scores()) std::copy_n(s_, numbers, before);
+    before += numbers;
+    pass->forward(Tile<T>{sites, s_});
+  }
+}
+
+/// Takes gradients by the modified scores back through the modifiers. s_ holds weights by now: where they are 0, so is the
+/// gradient, whatever a derivative is there.
+template <class T>
+void KeyBlock<T>::turn(const Bound& b, const Sites& sites, int64_t numbers, T* ds,
+                       std::span<const std::span<double* const>> sums) {
+  for (size_t n = b.scores.size(); n-- > 0;) {
+    const bool reads = b.scores[n]->reads_scores();
+    const Tile<const T> before{sites, reads ? before_ + int64_t(n) * numbers : nullptr};
+    b.scores[n]->backward(before, Tile<T>{sites, ds}, sums[n]);
+    if (!reads) continue;
+    for (int64_t i = 0; i < numbers; ++i) ds[i] = s_[i] == 0 ? T(0) : ds[i];
+  }
+}
+
+template <class T>
+void KeyBlock<T>::products(const Bound& b, const Steps<T>& steps, const QueryRows<T>& q, KeyTile<T>& t,
+                           std::span<const std::span<double* const>> sums) {
+  const int r = t.first_row, rows = t.rows, lanes = t.lanes;
+  const int64_t numbers = int64_t{rows} * lanes;
+  const auto& prefill = steps.prefill;
+  const T* dout = q.dout.row(r);
+  T* ds = t.ds + int64_t{r} * lanes;
+  uint64_t* seen = t.seen + r;
+
+  prefill.scores(t.k, lanes, q.scaled + int64_t{r} * b.head_dim, b.head_dim, rows, b.head_dim, s_);
+  const Sites at = b.scores.empty() ? Sites{} : sites(b, *q.tile, t);
+  if (!b.scores.empty()) modify(b, at, numbers);
+  if (t.hides) kernels_.hide(s_, rows, lanes, seen);
+  if (!rows_finite_ || !keys_finite_) {
+    constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
+    for (int i = 0; i < rows; ++i) {
+      seen[i] = 0;
+      for (int j = 0; j < lanes; ++j) seen[i] |= uint64_t(!(s_[int64_t{i} * lanes + j] == kMinusInf)) << j;
+    }
+  }
+  prefill.scores(t.v, lanes, dout, q.dout.stride, rows, b.value_dim, ds);
+  kernels_.gradients(s_, ds, rows, lanes, q.m + r, q.share + r, q.delta + r);
+  const kernels::Words words = rows_finite_ ? nullptr : seen;
+  if (wanted_.dvalue)
+    prefill.accumulate(t.dv, s_, lanes, dout, q.dout.stride, rows, b.value_dim, ones_, words);
+  if (!b.scores.empty()) turn(b, at, numbers, ds, sums);
+  if (wanted_.dkey)
+    prefill.accumulate(t.dk, ds, lanes, q.query.row(r), q.query.stride, rows, b.head_dim, ones_, words);
+}
+
+template <class T> void KeyBlock<T>::add_to_queries(const Bound& b, T* dq, int64_t stride) const {
+  for (int n = 0; n < count_; ++n) {
+    const KeyTile<T>& t = tiles_[n];
+    if (t.rows == 0) continue;
+    kernels_.add_rows(dq + t.first_row * stride, stride, t.ds + int64_t{t.first_row} * t.lanes, t.lanes, t.rows,
+                      keys_.row(t.columns.first - tiles_[0].columns.first), keys_.stride,
+                      t.columns.last - t.columns.first, b.head_dim, keys_finite_ ? nullptr : t.seen + t.first_row);
+  }
+}
+
+template class KeyBlock<float>;
+template class KeyBlock<double>;
+
+}  // namespace qkv
