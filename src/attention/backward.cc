@@ -87,7 +87,7 @@ template <class T> class Backward {
     std::span<double* const>* of_step = nullptr;             ///< {steps}
   };
   void lay_out_item(Carver& c, Scratch& s) const {
-    s.keys.carve(c, b_, steps_.prefill);
+    s.keys.carve(c, b_, steps_.prefill, matrix_ != nullptr);
     const int widest = std::max(b_.head_dim, b_.value_dim);
     s.query = c.take<T>(int64_t{kRowsOfStep} * b_.head_dim);
     s.dout = c.take<T>(int64_t{kRowsOfStep} * b_.value_dim);
@@ -185,7 +185,7 @@ template <class T> class Backward {
     Leased leased(*this);
     Scratch& s = leased.scratch;
     begin_sums(s);
-    s.keys.start(b_, steps_, item, {bool(to_.dquery), bool(to_.dkey), bool(to_.dvalue)});
+    s.keys.start(b_, steps_, item, {bool(to_.dquery), bool(to_.dkey), bool(to_.dvalue), matrix_ == nullptr ? -1 : int(matrix_->step)});
     const Entry& e = b_.entries[size_t(item.batch)];
     const int64_t steps = ceil_div(int64_t{e.queries}, int64_t{kRowsOfStep});
     for (int n = 0; n < b_.group(); ++n)
@@ -289,7 +289,7 @@ template <class T> class Backward {
       for (int r = t.first_row; r < t.first_row + t.rows; ++r) {
         T* row = to.data + to.broadcast_offset(item.batch, rows.head[r], rows.row[r]);
         for (int32_t j = t.columns.first; j < t.columns.last; ++j)
-          row[j * to.strides[3]] += t.ds[int64_t{r} * t.lanes + (j - t.columns.first)];
+          row[j * to.strides[3]] += t.dmatrix[int64_t{r} * t.lanes + (j - t.columns.first)];
       }
   }
   void write_parameters() {

@@ -25,7 +25,8 @@ int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 
-template <class T> void KeyBlock<T>::carve(Carver& c, const Bound& b, const kernels::PrefillKernels<T>& prefill) {
+template <class T>
+void KeyBlock<T>::carve(Carver& c, const Bound& b, const kernels::PrefillKernels<T>& prefill, bool with_matrix) {
   const int width = prefill.query_tile, most = (kKeysOfItem + width - 1) / width;
   for (int n = 0; n < most; ++n) {
     KeyTile<T>& t = tiles_[n];
@@ -34,6 +35,7 @@ template <class T> void KeyBlock<T>::carve(Carver& c, const Bound& b, const kern
     t.dk = c.take<T>(int64_t{b.head_dim} * width);
     t.dv = c.take<T>(int64_t{b.value_dim} * width);
     t.ds = c.take<T>(int64_t{kRowsOfStep} * width);
+    t.dmatrix = c.take<T>(with_matrix ? int64_t{kRowsOfStep} * width : 0);
     t.seen = c.take<uint64_t>(kWords);
   }
   key_rows_ = c.take<T>(int64_t{kKeysOfItem} * b.head_dim);
@@ -138,9 +140,10 @@ template <class T> void KeyBlock<T>::modify(const Bound& b, const Sites& sites, 
 /// Takes gradients by the modified scores back through the modifiers. s_ holds weights by now: where they are 0, so is the
 /// gradient, whatever a derivative is there.
 template <class T>
-void KeyBlock<T>::turn(const Bound& b, const Sites& sites, int64_t numbers, T* ds,
+void KeyBlock<T>::turn(const Bound& b, const Sites& sites, int64_t numbers, T* ds, T* dmatrix,
                        std::span<const std::span<double* const>> sums) {
   for (size_t n = b.scores.size(); n-- > 0;) {
+    if (int(n) == wanted_.matrix) std::copy_n(ds, numbers, dmatrix);
     const bool reads = b.scores[n]->reads_scores();
     const Tile<const T> before{sites, reads ? before_ + int64_t(n) * numbers : nullptr};
     b.scores[n]->backward(before, Tile<T>{sites, ds}, sums[n]);
@@ -175,7 +178,7 @@ void KeyBlock<T>::products(const Bound& b, const Steps<T>& steps, const QueryRow
   const kernels::Words words = rows_finite_ ? nullptr : seen;
   if (wanted_.dvalue)
     prefill.accumulate(t.dv, s_, lanes, dout, q.dout.stride, rows, b.value_dim, ones_, words);
-  if (!b.scores.empty()) turn(b, at, numbers, ds, sums);
+  if (!b.scores.empty()) turn(b, at, numbers, ds, t.dmatrix + int64_t{r} * lanes, sums);
   if (wanted_.dkey)
     prefill.accumulate(t.dk, ds, lanes, q.query.row(r), q.query.stride, rows, b.head_dim, ones_, words);
 }

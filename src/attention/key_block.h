@@ -26,6 +26,7 @@ template <class T> struct KeyTile {
   T *k = nullptr, *v = nullptr;    ///< {head_dim, lanes}, {value_dim, lanes}
   T *dk = nullptr, *dv = nullptr;  ///< the same; sums over the queries
   T* ds = nullptr;                 ///< {kRowsOfStep, lanes}: gradients by the scores of the last queries
+  T* dmatrix = nullptr;            ///< the same by what Wanted::matrix added to them
   uint64_t* seen = nullptr;        ///< {kRowsOfStep}: bit j of word r says whether row r sees the key of lane j
   int first_row = 0, rows = 0;     ///< of the last queries: those that see any of these keys
   bool hides = false;              ///< not all of these rows see all of these keys
@@ -34,6 +35,7 @@ template <class T> struct KeyTile {
 /// What the caller wants of an item.
 struct Wanted {
   bool dquery = false, dkey = false, dvalue = false;
+  int matrix = -1;  ///< the step of the scores whose gradient is wanted for each pair; -1: none
 };
 
 template <class T> class KeyBlock {
@@ -41,7 +43,7 @@ template <class T> class KeyBlock {
   static constexpr int kMostTiles = kKeysOfItem / 8;
 
   /// Lays out; with an empty carver only counts.
-  void carve(Carver&, const Bound&, const kernels::PrefillKernels<T>&);
+  void carve(Carver&, const Bound&, const kernels::PrefillKernels<T>&, bool with_matrix);
   /// Packs the keys and values of an item and sets its sums to 0.
   void start(const Bound&, const Steps<T>&, const KeyItem&, Wanted);
   /// Takes queries through all tiles: adds to dk and dv, leaves ds. sums[n]: where the n-th step of the scores adds the gradients
@@ -57,7 +59,8 @@ template <class T> class KeyBlock {
                 std::span<const std::span<double* const>> sums);
   Sites sites(const Bound&, const RowTile&, const KeyTile<T>&);
   void modify(const Bound&, const Sites&, int64_t numbers);
-  void turn(const Bound&, const Sites&, int64_t numbers, T* ds, std::span<const std::span<double* const>> sums);
+  void turn(const Bound&, const Sites&, int64_t numbers, T* ds, T* dmatrix,
+            std::span<const std::span<double* const>> sums);
 
   const kernels::BackwardKernels<T>& kernels_ = kernels::backward_kernels<T>();
   KeyTile<T> tiles_[kMostTiles];

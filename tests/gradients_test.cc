@@ -1,0 +1,83 @@
+// Gradients against central differences of forward(), in double on tiny odd shapes: every option and every pair of them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "qkv/backward.h"
+#include "tests/support/backward.h"
+#include "tests/support/options.h"
+
+namespace qkv::testing {
+namespace {
+
+Case tiny(unsigned seed = 3) {
+  return {.dtype = DType::kFloat64, .batch = 2, .key_heads = 2, .queries = 5, .keys = 7, .head_dim = 3, .value_dim = 2,
+          .seed = seed};
+}
+
+/// sum of dout out + dlse lse over everything that is finite.
+double loss(const Example& e, const Loss& by) {
+  const Result r = run(e);
+  double sum = 0;
+  r.out.each([&](int64_t a, int64_t b, int64_t c, int64_t d) { sum += r.out.get(a, b, c, d) * by.dout.get(a, b, c, d); });
+  r.lse.each([&](int64_t a, int64_t b, int64_t c, int64_t d) {
+    if (std::isfinite(r.lse.get(a, b, c, d))) sum += r.lse.get(a, b, c, d) * by.dlse.get(a, b, c, d);
+  });
+  return sum;
+}
+
+/// Compares a gradient with differences of the loss by each element of `tensor`, which belongs to `e`.
+::testing::AssertionResult is_slope(const char* name, Example& e, const Loss& by, Tensor& tensor, const Tensor& gradient) {
+  ::testing::AssertionResult result = ::testing::AssertionSuccess();
+  if (!tensor) return result;
+  tensor.each([&](int64_t a, int64_t b, int64_t c, int64_t d) {
+    if (!result) return;
+    const double x = tensor.get(a, b, c, d), got = gradient.get(a, b, c, d);
+    if (std::isinf(x)) {
+      if (got != 0) result = failure(std::string(name) + ": a gradient of " + std::to_string(got) + " through -inf");
+      return;
+    }
+    constexpr double kStep = 0x1p-12;
+    tensor.set(x + kStep, a, b, c, d);
+    const double above = tensor.get(a, b, c, d), high = loss(e, by);
+    tensor.set(x - kStep, a, b, c, d);
+    const double below = tensor.get(a, b, c, d), low = loss(e, by);
+    tensor.set(x, a, b, c, d);
+    const double slope = (high - low) / (above - below);
+    if (!(std::abs(got - slope) <= 1e-5 * (1 + std::abs(slope)))) {
+      std::ostringstream text;
+      text << name << "[" << a << ", " << b << ", " << c << ", " << d << "]: " << got << ", central difference " << slope;
+      result = failure(text.str());
+    }
+  });
+  return result;
+}
+
+void expect_slopes(Example& e) {
+  const Loss by(e);
+  const Slopes got = slopes(e, by);
+  EXPECT_TRUE(is_slope("dquery", e, by, e.query, got.dquery));
+  EXPECT_TRUE(is_slope("dkey", e, by, e.key, got.dkey));
+  EXPECT_TRUE(is_slope("dvalue", e, by, e.value, got.dvalue));
+  EXPECT_TRUE(is_slope("dbias", e, by, e.bias, got.dbias));
+  EXPECT_TRUE(is_slope("dalibi_slopes", e, by, e.alibi_slopes, got.dalibi_slopes));
+  EXPECT_TRUE(is_slope("dsinks", e, by, e.sinks, got.dsinks));
+}
+
+TEST(Gradients, AgreeWithCentralDifferencesForEveryPairOfOptions) {
+  for (size_t n = 0; n < options().size(); ++n) {
+    for (size_t m = n; m < options().size(); ++m) {
+      Case c = tiny();
+      options()[n].set(c);
+      options()[m].set(c);
+      if (c.packed) c.key_lengths = false;
+      SCOPED_TRACE(std::string(options()[n].name) + " with " + options()[m].name);
+      Example e(c);
+      expect_slopes(e);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv::testing
