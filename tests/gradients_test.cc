@@ -79,5 +79,40 @@ TEST(Gradients, AgreeWithCentralDifferencesForEveryPairOfOptions) {
   }
 }
 
+TEST(Gradients, LieWithinTheBoundForEveryOptionInEveryType) {
+  for (const DType type : kFloatTypes)
+    for (const Option& option : options()) {
+      Case c{.dtype = type, .batch = 2, .queries = 51, .keys = 70, .head_dim = 17, .value_dim = 9};
+      option.set(c);
+      SCOPED_TRACE(std::string(name(type)) + " with " + option.name);
+      const Example e(c);
+      const Loss by(e);
+      const Left left(e);
+      const ExpectedSlopes expected(e, by, left);
+      Slopes got(e, Placement::kContiguous);
+      backward(e.attention, e.inputs(), left.upstream(by), got.views());
+      EXPECT_TRUE(expected.within_bound(e, got));
+    }
+}
+
+TEST(Gradients, HaveTheSameBitsForAnyThreadsAndPlacement) {
+  ThreadPool one(1), two(2), three(3), eight(8);
+  for (const Option& option : options()) {
+    Case c{.batch = 2, .key_heads = 2, .queries = 130, .keys = 450, .head_dim = 24, .value_dim = 20};
+    option.set(c);
+    SCOPED_TRACE(option.name);
+    const Example e(c);
+    const Loss by(e);
+    const Slopes once = slopes(e, by, {.executor = &one});
+    for (ThreadPool* pool : {&two, &three, &eight}) EXPECT_TRUE(same_bits(once, slopes(e, by, {.executor = pool})));
+    for (const Placement p : kPlacements) {
+      Case other = c;
+      other.placement = p;
+      const Example placed(other);
+      EXPECT_TRUE(same_bits(once, slopes(placed, Loss(placed, p), {.executor = &two}, p))) << name(p);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace qkv::testing

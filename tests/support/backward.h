@@ -1,6 +1,7 @@
 // Running backward() in tests.
 #pragma once
 #include "qkv/backward.h"
+#include "reference/gradients.h"
 #include "tests/support/compare.h"
 
 namespace qkv::testing {
@@ -39,17 +40,101 @@ struct Slopes {
 /// What backward() needs to know of the forward pass.
 enum class Sums { kExact, kOnlyLse };
 
+/// What forward() leaves for backward().
+struct Left {
+  Tensor out, lse, row_max, row_sum;
+  explicit Left(const Example& e, const Call& call = {})
+      : out(e.out()), lse(e.lse()), row_max(e.lse()), row_sum(e.lse()) {
+    forward(e.attention, e.inputs(),
+            {.out = out.view(), .lse = lse.view(), .row_max = row_max.view(), .row_sum = row_sum.view()}, call);
+  }
+  Upstream upstream(const Loss& by, Sums sums = Sums::kExact) const {
+    Upstream up{.out = out.view(), .lse = lse.view(), .dout = by.dout.view(), .dlse = by.dlse.view()};
+    if (sums == Sums::kExact) up.row_max = row_max.view(), up.row_sum = row_sum.view();
+    return up;
+  }
+};
+
 /// Runs forward() and backward() into poisoned tensors.
 inline Slopes slopes(const Example& e, const Loss& by, const Call& call = {},
                      Placement placement = Placement::kContiguous, Sums sums = Sums::kExact) {
-  Tensor out = e.out(), lse = e.lse(), row_max = e.lse(), row_sum = e.lse();
-  forward(e.attention, e.inputs(),
-          {.out = out.view(), .lse = lse.view(), .row_max = row_max.view(), .row_sum = row_sum.view()}, call);
-  Upstream up{.out = out.view(), .lse = lse.view(), .dout = by.dout.view(), .dlse = by.dlse.view()};
-  if (sums == Sums::kExact) up.row_max = row_max.view(), up.row_sum = row_sum.view();
+  const Left left(e, call);
   Slopes s(e, placement);
-  backward(e.attention, e.inputs(), up, s.views(), call);
+  backward(e.attention, e.inputs(), left.upstream(by, sums), s.views(), call);
   return s;
 }
+
+inline ::testing::AssertionResult same_bits(const Slopes& a, const Slopes& b) {
+  for (const auto& [name, x, y] : {std::tuple{"dquery", &a.dquery, &b.dquery}, {"dkey", &a.dkey, &b.dkey},
+                                   {"dvalue", &a.dvalue, &b.dvalue}, {"dbias", &a.dbias, &b.dbias},
+                                   {"dalibi_slopes", &a.dalibi_slopes, &b.dalibi_slopes},
+                                   {"dsinks", &a.dsinks, &b.dsinks}})
+    if (const auto same = *x ? same_bits(x->view(), y->view()) : ::testing::AssertionSuccess(); !same)
+      return failure(std::string(name) + ": " + same.message());
+  return ::testing::AssertionSuccess();
+}
+
+/// What the oracle and the plain evaluation say of the gradients of a case.
+struct ExpectedSlopes {
+  reference::GradientAnswer oracle, plain;
+
+  ExpectedSlopes(const Example& e, const Loss& by, const Left& left) {
+    const Inputs in = e.inputs();
+    const reference::Problem problem(e.attention, in);
+    const auto number = [&e](const Tensor& t, int64_t b, int64_t h, int64_t i, int64_t d) {
+      const int64_t first = e.shape.packed ? int64_t(e.cumulative_query_lengths.get(b)) : 0;
+      return element(e, t, b, h, first + i, d);
+    };
+    reference::LossGradients loss{
+        [=, &by](int64_t b, int64_t h, int64_t i, int64_t d) { return number(by.dout, b, h, i, d); },
+        [=, &by](int64_t b, int64_t h, int64_t i) { return number(by.dlse, b, h, i, 0); },
+        {}};
+    oracle = reference::gradients<long double>(problem, in, loss);
+    loss.out = [=, &left](int64_t b, int64_t h, int64_t i, int64_t d) { return number(left.out, b, h, i, d); };
+    plain = e.shape.dtype == DType::kFloat64 ? reference::gradients<double>(problem, in, loss)
+                                             : reference::gradients<float>(problem, in, loss);
+  }
+
+  /// Whether every gradient lies within the bound.
+  ::testing::AssertionResult within_bound(const Example& e, const Slopes& got) const {
+    for (const auto& [name, tensor, right, rough] :
+         {std::tuple{"dquery", &got.dquery, &oracle.dquery, &plain.dquery},
+          {"dkey", &got.dkey, &oracle.dkey, &plain.dkey},
+          {"dvalue", &got.dvalue, &oracle.dvalue, &plain.dvalue}}) {
+      Bound bound(name, e.shape.dtype);
+      const Tensor& starts = tensor == &got.dquery ? e.cumulative_query_lengths : e.cumulative_key_lengths;
+      for (int64_t b = 0; b < e.shape.batch; ++b) {
+        const int64_t first = starts ? int64_t(starts.get(b)) : 0;
+        const int64_t length = starts ? int64_t(starts.get(b + 1)) - first : right->length;
+        for (int64_t h = 0; h < right->heads; ++h)
+          for (int64_t i = 0; i < length; ++i)
+            for (int64_t d = 0; d < right->width; ++d)
+              bound.add(element(e, *tensor, b, h, first + i, d), rounded((*rough)(b, h, i, d), e.shape.dtype),
+                        (*right)(b, h, i, d));
+      }
+      if (const auto ok = bound.holds(); !ok) return ok;
+    }
+    for (const auto& [name, tensor] : {std::pair{"bias", &got.dbias}, {"alibi_slopes", &got.dalibi_slopes}, {"sinks", &got.dsinks}}) {
+      if (!*tensor) continue;
+      Bound bound(name, e.lse_type());
+      const auto right = oracle.by_tensor.find(name), rough = plain.by_tensor.find(name);
+      size_t n = 0;
+      tensor->each([&](int64_t a, int64_t b, int64_t c, int64_t d) {
+        const bool any = right != oracle.by_tensor.end();
+        bound.add(tensor->get(a, b, c, d), any ? rough->second[n] : 0, any ? right->second[n] : 0);
+        ++n;
+      });
+      if (const auto ok = bound.holds(); !ok) return ok;
+    }
+    return ::testing::AssertionSuccess();
+  }
+
+ private:
+  static double rounded(double x, DType type) {
+    if (type == DType::kFloat16) return double(float16(float(x)));
+    if (type == DType::kBFloat16) return double(bfloat16(float(x)));
+    return x;
+  }
+};
 
 }  // namespace qkv::testing
