@@ -198,19 +198,21 @@ template <class M> class ScoreOf final : public passes::Score {
     if (wants_sums) return turn_with_sums(before, gradient, sums);
     each(gradient, [&](int r, int j) {
       Reader<T> read;
-      const T score = before(r, j);
-      const Site at = gradient.site(r, j);
-      if constexpr (requires { m_.derivative(score, at, read); }) {
-        gradient(r, j) *= static_cast<T>(m_.derivative(score, at, read));
-      } else if constexpr (requires { m_.derivative(score, at); }) {
-        gradient(r, j) *= static_cast<T>(m_.derivative(score, at));
-      } else {
-        Reader<Dual<T, 1>> constants;
-        Dual<T, 1> x(score);
-        x.d[0] = 1;
-        gradient(r, j) *= apply<M, Dual<T, 1>>(m_, x, at, constants).d[0];
-      }
+      const T above = gradient(r, j), slope = derivative<T>(before(r, j), gradient.site(r, j), read);
+      gradient(r, j) = above == 0 ? T(0) : above * slope;
     });
+  }
+  template <class T> T derivative(T score, Site at, [[maybe_unused]] Reader<T>& read) const {
+    if constexpr (requires { m_.derivative(score, at, read); }) {
+      return static_cast<T>(m_.derivative(score, at, read));
+    } else if constexpr (requires { m_.derivative(score, at); }) {
+      return static_cast<T>(m_.derivative(score, at));
+    } else {
+      Reader<Dual<T, 1>> constants;
+      Dual<T, 1> x(score);
+      x.d[0] = 1;
+      return apply<M, Dual<T, 1>>(m_, x, at, constants).d[0];
+    }
   }
   /// In the order of rows and keys, real pairs only.
   template <class T>
@@ -224,8 +226,8 @@ template <class M> class ScoreOf final : public passes::Score {
         x.d[0] = 1;
         const Dual<T, kVariables> y = apply<M, Dual<T, kVariables>>(m_, x, gradient.site(r, j), read);
         const T above = gradient(r, j);
+        if (above == 0) continue;
         gradient(r, j) = above * y.d[0];
-        if (above == 0) continue;  // hidden: whatever the formula says there
         for (int n = 0; n < read.count; ++n) {
           for (size_t p = 0; p < listed.size(); ++p) {
             if (listed[p] == read.sources[size_t(n)].parameter && sums[p] != nullptr)

@@ -107,7 +107,8 @@ class QKV_EXPORT Score {
   virtual void forward(const Tile<float>&) const = 0;  ///< scores in place
   virtual void forward(const Tile<double>&) const = 0;
   /// Turns the gradient by what forward() gave into the gradient by what it was given, in place. `before` is what it was given,
-  /// of the same sites; its values are null where reads_scores() is false. sums[n], where it is not null, has the shape of the
+  /// of the same sites; its values are null where reads_scores() is false. A gradient of 0 stays 0 whatever the derivative is
+  /// there, since hidden pairs have it. sums[n], where it is not null, has the shape of the
   /// n-th tensor in C order: the gradients by its elements are added there.
   virtual void backward(const Tile<const float>& before, const Tile<float>& gradient,
                         std::span<double* const> sums) const = 0;

@@ -350,7 +350,7 @@ void backward_as(const Bound& b, const Upstream& up, const Gradients& gradients,
                  Workspace::Impl& workspace) {
   const Given given(b, up);
   const GradientTargets to(b, gradients, workspace.arena);
-  check::apart("backward", b.inputs, up, gradients);
+  check::apart("backward", b.inputs, up, gradients, workspace.arena);
   if (to.anything()) Backward<T>(b, given, to, call, workspace).run();
 }
 

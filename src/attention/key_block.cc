@@ -1,25 +1,15 @@
 #include "attention/key_block.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
+
+#include "attention/dropout.h"
+#include "core/bits.h"
 
 namespace qkv {
 namespace {
 
 constexpr int kWords = 64;
-
-/// Bit r of word j becomes bit j of word r, for 64 x 64 bits. Warren, Hacker's Delight, 7-3.
-void transpose_bits(uint64_t* words) {
-  uint64_t mask = 0x00000000FFFFFFFF;
-  for (int width = 32; width != 0; width >>= 1, mask ^= mask << width) {
-    for (int k = 0; k < kWords; k = ((k | width) + 1) & ~width) {
-      const uint64_t swapped = (words[k] >> width ^ words[k | width]) & mask;
-      words[k] ^= swapped << width;
-      words[k | width] ^= swapped;
-    }
-  }
-}
 
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
@@ -44,6 +34,8 @@ void KeyBlock<T>::carve(Carver& c, const Bound& b, const kernels::PrefillKernels
   before_ = c.take<T>(int64_t(b.scores.size()) * kRowsOfStep * width);
   ones_ = c.take<T>(kernels::kMaxLanes);
   words_ = c.take<uint64_t>(kernels::kKeyBlock);
+  keep_ = c.take<uint64_t>(kRowsOfStep);
+  kept_ = c.take<uint64_t>(int64_t{kRowsOfStep} * words_of(kKeysOfItem));
   column_ = c.take<int32_t>(kernels::kMaxLanes + 16);
   key_ = c.take<int32_t>(kernels::kMaxLanes + 16);
 }
@@ -88,7 +80,7 @@ template <class T> bool KeyBlock<T>::look_at(const Bound& b, const RowTile& rows
   t.hides = part.cover == Cover::kPartial || part.first > t.columns.first || part.last < t.columns.last;
   t.rows = rows.rows;
   if (!t.hides) return true;
-  const uint64_t all = rows.rows == kWords ? ~uint64_t{0} : (uint64_t{1} << rows.rows) - 1;
+  const uint64_t all = low_bits(rows.rows);
   std::fill_n(t.seen, kWords, uint64_t{0});
   for (int j = 0; j < part.keys(); ++j)
     t.seen[part.first - t.columns.first + j] = part.cover == Cover::kPartial ? words_[j] & all : all;
@@ -111,9 +103,18 @@ bool KeyBlock<T>::step(const Bound& b, const Steps<T>& steps, const QueryRows<T>
   // Only where something is hidden can a row that is not finite do harm.
   rows_finite_ = !hides || (steps.prefill.all_finite(q.query.first, q.query.stride, q.tile->rows, b.head_dim) &&
                             steps.prefill.all_finite(q.dout.first, q.dout.stride, q.tile->rows, b.value_dim));
+  if (b.dropout)
+    keep_of_rows(b, *q.tile, 0, q.tile->rows, {tiles_[0].columns.first, tiles_[count_ - 1].columns.last}, kept_);
   for (int n = 0; n < count_; ++n)
     if (tiles_[n].rows > 0) products(b, steps, q, tiles_[n], sums);
   return true;
+}
+
+/// Bit j says whether dropout keeps the weight of the key of lane j of the tile that begins at the n-th key of the item.
+template <class T> uint64_t KeyBlock<T>::kept_lanes(int row, int n) const {
+  const int words = words_of(tiles_[count_ - 1].columns.last - tiles_[0].columns.first), shift = n % 64;
+  const uint64_t* kept = kept_ + row * words + n / 64;
+  return shift == 0 || n / 64 + 1 == words ? kept[0] >> shift : kept[0] >> shift | kept[1] << (64 - shift);
 }
 
 template <class T> Sites KeyBlock<T>::sites(const Bound& b, const RowTile& rows, const KeyTile<T>& t) {
@@ -137,8 +138,7 @@ template <class T> void KeyBlock<T>::modify(const Bound& b, const Sites& sites, 
   }
 }
 
-/// Takes gradients by the modified scores back through the modifiers. s_ holds weights by now: where they are 0, so is the
-/// gradient, whatever a derivative is there.
+/// Takes gradients by the modified scores back through the modifiers.
 template <class T>
 void KeyBlock<T>::turn(const Bound& b, const Sites& sites, int64_t numbers, T* ds, T* dmatrix,
                        std::span<const std::span<double* const>> sums) {
@@ -147,8 +147,6 @@ void KeyBlock<T>::turn(const Bound& b, const Sites& sites, int64_t numbers, T* d
     const bool reads = b.scores[n]->reads_scores();
     const Tile<const T> before{sites, reads ? before_ + int64_t(n) * numbers : nullptr};
     b.scores[n]->backward(before, Tile<T>{sites, ds}, sums[n]);
-    if (!reads) continue;
-    for (int64_t i = 0; i < numbers; ++i) ds[i] = s_[i] == 0 ? T(0) : ds[i];
   }
 }
 
@@ -174,7 +172,10 @@ void KeyBlock<T>::products(const Bound& b, const Steps<T>& steps, const QueryRow
     }
   }
   prefill.scores(t.v, lanes, dout, q.dout.stride, rows, b.value_dim, ds);
-  kernels_.gradients(s_, ds, rows, lanes, q.m + r, q.share + r, q.delta + r);
+  if (b.dropout)
+    for (int i = 0; i < rows; ++i) keep_[i] = kept_lanes(r + i, t.columns.first - tiles_[0].columns.first);
+  kernels_.gradients(s_, ds, rows, lanes, q.m + r, q.share + r, q.delta + r, b.dropout ? keep_ : nullptr,
+                     T(b.dropout.factor));
   const kernels::Words words = rows_finite_ ? nullptr : seen;
   if (wanted_.dvalue)
     prefill.accumulate(t.dv, s_, lanes, dout, q.dout.stride, rows, b.value_dim, ones_, words);

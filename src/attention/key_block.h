@@ -57,6 +57,7 @@ template <class T> class KeyBlock {
   bool look_at(const Bound&, const RowTile&, KeyTile<T>&);
   void products(const Bound&, const Steps<T>&, const QueryRows<T>&, KeyTile<T>&,
                 std::span<const std::span<double* const>> sums);
+  uint64_t kept_lanes(int row, int n) const;
   Sites sites(const Bound&, const RowTile&, const KeyTile<T>&);
   void modify(const Bound&, const Sites&, int64_t numbers);
   void turn(const Bound&, const Sites&, int64_t numbers, T* ds, T* dmatrix,
@@ -75,6 +76,7 @@ template <class T> class KeyBlock {
   T* before_ = nullptr;      ///< {steps, kRowsOfStep, lanes}: scores before each step
   T* ones_ = nullptr;        ///< {kMaxLanes}
   uint64_t* words_ = nullptr;
+  uint64_t *keep_ = nullptr, *kept_ = nullptr;  ///< what dropout keeps, of a tile {kRowsOfStep} and of the item {kRowsOfStep, words}
   int32_t *column_ = nullptr, *key_ = nullptr;
 };
 

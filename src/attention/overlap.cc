@@ -46,7 +46,7 @@ bool surely_overlap(const Extent& a, const Extent& b) {
   return end_in(a, b) || end_in(b, a);
 }
 
-constexpr size_t kOutputs = 17;
+constexpr size_t kOutputs = 17, kGradients = 6;
 template <class F> void each_output(const Outputs& o, F f) {
   const RowStatistics& s = o.rows;
   f("out", o.out), f("lse", o.lse), f("row_max", o.row_max), f("row_sum", o.row_sum);
@@ -65,13 +65,15 @@ template <class F> void each_input(const Inputs& in, F f) {
   f("sinks", in.sinks), f("query_documents", in.query_documents), f("key_documents", in.key_documents);
   f("key_lengths", in.key_lengths), f("query_offset", in.query_offset), f("key_start", in.key_start);
   f("cumulative_query_lengths", in.cumulative_query_lengths), f("cumulative_key_lengths", in.cumulative_key_lengths);
+  f("dropout_keep", in.dropout_keep);
   for (const Named& p : in.parameters) f(p.name, p.view);
 }
 
 /// What a call writes, one tensor after the other.
 class Written {
  public:
-  explicit Written(const char* function) : function_(function) {}
+  Written(const char* function, size_t most, CallArena& arena)
+      : function_(function), extents_(arena.array_of<Extent>(most)) {}
 
   void write(std::string_view name, View<const void> v) {
     if (v.size() == 0) return;
@@ -79,12 +81,12 @@ class Written {
       option_error("{}: {} has shape {} but its strides put several elements in one place; give each its own",
                    function_, name, v);
     read(name, v);
-    extents_.push_back(extent_of(name, v));
+    extents_[count_++] = extent_of(name, v);
   }
   void read(std::string_view name, View<const void> v) const {
     if (v.size() == 0) return;
     const Extent other = extent_of(name, v);
-    for (const Extent& mine : extents_)
+    for (const Extent& mine : std::span(extents_, count_))
       if (surely_overlap(mine, other))
         option_error(
             "{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
@@ -93,20 +95,20 @@ class Written {
 
  private:
   const char* function_;
-  std::vector<Extent> extents_;
+  Extent* extents_;
+  size_t count_ = 0;
 };
 
 }  // namespace
 
-void apart(const char* function, const Inputs& in, const Outputs& outputs) {
-  Written written(function);
+void apart(const char* function, const Inputs& in, const Outputs& outputs, CallArena& arena) {
+  Written written(function, kOutputs, arena);
   each_output(outputs, [&](std::string_view name, View<const void> v) { written.write(name, v); });
   each_input(in, [&](std::string_view name, View<const void> v) { written.read(name, v); });
 }
 
-void apart(const char* function, const Inputs& in, const Upstream& up, const Gradients& gradients) {
-  Written written(function);
-  const Gradients& g = gradients;
+void apart(const char* function, const Inputs& in, const Upstream& up, const Gradients& g, CallArena& arena) {
+  Written written(function, kGradients + g.dparameters.size(), arena);
   for (const auto& [name, v] : {std::pair{"dquery", g.dquery}, {"dkey", g.dkey}, {"dvalue", g.dvalue},
                                 {"dbias", g.dbias}, {"dalibi_slopes", g.dalibi_slopes}, {"dsinks", g.dsinks}})
     written.write(name, v);

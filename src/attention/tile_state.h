@@ -34,6 +34,7 @@ template <class T> struct BlockScratch {
   int32_t *column = nullptr, *key = nullptr;
   uint64_t* words = nullptr;             ///< {tiles, kKeyBlock}
   uint64_t* seen = nullptr;              ///< {kKeyBlock}
+  uint64_t* keep = nullptr;              ///< {kKeyBlock}: what dropout keeps
   Part* parts = nullptr;                 ///< {tiles}
   kernels::Words* part_words = nullptr;  ///< {tiles}
 

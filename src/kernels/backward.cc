@@ -28,22 +28,35 @@ template <class T> void Hide(T* s, int rows, int lanes, Words seen) {
     }
 }
 
-template <class T>
-void Gradients(T* HWY_RESTRICT s, T* HWY_RESTRICT dp, int rows, int lanes, const T* m, const T* share, const T* delta) {
+template <bool kDrops, class T>
+HWY_INLINE void GradientsOf(T* HWY_RESTRICT s, T* HWY_RESTRICT dp, int rows, int lanes, const T* m, const T* share,
+                            const T* delta, Words keep, T factor) {
   const Full<T> d;
   const int n = int(hn::Lanes(d));
+  const auto kept = hn::Set(d, factor);
   for (int r = 0; r < rows; ++r) {
-    const auto max = FiniteMax(d, hn::Set(d, m[r])), factor = hn::Set(d, share[r]), off = hn::Set(d, delta[r]);
+    const auto max = FiniteMax(d, hn::Set(d, m[r])), part = hn::Set(d, share[r]), off = hn::Set(d, delta[r]);
     for (int lane = 0; lane < lanes; lane += n) {
       T* score = s + int64_t{r} * lanes + lane;
       T* gradient = dp + int64_t{r} * lanes + lane;
       const auto x = hn::LoadU(d, score);
-      const auto p = hn::Mul(Exp(d, hn::Sub(x, max)), factor);
-      const auto ds = hn::Mul(p, hn::Sub(hn::LoadU(d, gradient), off));
+      auto p = hn::Mul(Exp(d, hn::Sub(x, max)), part), by_weight = hn::LoadU(d, gradient);
+      const auto whole = p;
+      if constexpr (kDrops) {
+        const auto keeps = RowMask(d, keep[r], size_t(lane));
+        p = hn::IfThenElseZero(keeps, hn::Mul(p, kept));
+        by_weight = hn::IfThenElseZero(keeps, hn::Mul(by_weight, kept));
+      }
       hn::StoreU(p, d, score);
-      hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, MinusInf(d)), ds), d, gradient);
+      hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, MinusInf(d)), hn::Mul(whole, hn::Sub(by_weight, off))), d, gradient);
     }
   }
+}
+
+template <class T>
+void Gradients(T* s, T* dp, int rows, int lanes, const T* m, const T* share, const T* delta, Words keep, T factor) {
+  if (keep) GradientsOf<true>(s, dp, rows, lanes, m, share, delta, keep, factor);
+  else GradientsOf<false>(s, dp, rows, lanes, m, share, delta, keep, factor);
 }
 
 /// kPanel rows, nv vectors of columns; a chain of fused multiply-adds along the keys, from what is there.

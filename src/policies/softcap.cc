@@ -25,7 +25,8 @@ template <class T> void Turn(const Tile<const T>& before, const Tile<T>& gradien
   ForEachVector(gradient, [&](auto d, T* at, int r, int j) {
     const auto x = hn::LoadU(d, before.values + before.at(r, j)), one = hn::Set(d, T(1));
     const auto t = hn::Tanh(d, hn::Div(x, hn::Set(d, cap)));
-    hn::StoreU(hn::Mul(hn::LoadU(d, at), hn::NegMulAdd(t, t, one)), d, at);
+    const auto above = hn::LoadU(d, at);
+    hn::StoreU(hn::IfThenZeroElse(hn::Eq(above, hn::Zero(d)), hn::Mul(above, hn::NegMulAdd(t, t, one))), d, at);
   });
 }
 void TurnFloat(const Tile<const float>& before, const Tile<float>& gradient, float cap) { Turn(before, gradient, cap); }

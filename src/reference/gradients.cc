@@ -72,8 +72,8 @@ template <class Real> class Walk {
     for (int64_t j = 0; j < p_.valid_keys(b); ++j) {
       const Site at = p_.site(b, h, i, j);
       if (!p_.sees(at)) continue;
-      const Real weight = Real(answer.weights[size_t(j)]);
-      const Real ds = weight * (dot(dout, p_.value(b, h, j)) - delta);
+      const Real weight = Real(answer.weights[size_t(j)]), kept = Real(p_.dropout(at));
+      const Real ds = weight * (kept * dot(dout, p_.value(b, h, j)) - delta);
       const Real by_raw = through_modifiers(Real(answer.raw_scores[size_t(j)]), ds, at);
       const std::vector<double> key = p_.key(b, h, j);
       Real *dq = sums_.dquery.row(b, h, i), *dk = sums_.dkey.row(b, p_.key_head(h), j),
@@ -82,7 +82,7 @@ template <class Real> class Walk {
         dq[e] += by_raw * Real(key[e]);
         dk[e] += by_raw * Real(query[e]);
       }
-      for (size_t e = 0; e < dout.size(); ++e) dv[e] += weight * dout[e];
+      for (size_t e = 0; e < dout.size(); ++e) dv[e] += weight * kept * dout[e];
     }
     const std::vector<double> keyless = p_.keyless_scores(h);
     if (in_.sinks && std::isfinite(answer.lse))

@@ -61,6 +61,8 @@ class Problem {
   }
   const std::vector<std::unique_ptr<Modifier>>& modifiers() const { return modifiers_; }
   int64_t key_head(int64_t h) const;
+  /// What dropout leaves of a weight: 0, or 1 / (1 - p); 1 where there is none.
+  double dropout(Site) const;
   /// Scores without a key: the sink of head h, the zero key.
   std::vector<double> keyless_scores(int64_t h) const;
 

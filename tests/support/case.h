@@ -26,6 +26,8 @@ struct Case {
   double softcap = 0;
   bool alibi = false, bias = false, bias_hides = false;
   bool sinks = false, zero_key = false;
+  double dropout = 0;
+  bool dropout_keep = false;  // a tensor says what is kept, else a seed
   int mask_axes = 15;    // bit n: axis n of masks and bias has its full size, else 1
   double magnitude = 1;  // of queries and keys
   unsigned seed = 1;
@@ -45,7 +47,7 @@ struct Case {
     if (scale != 0) a.scale(scale);
     if (sinks) a.weights(SinkSoftmax{});
     if (tiled) a.heads(HeadMapping::kTiled);
-    return a.zero_key(zero_key).align(align);
+    return a.zero_key(zero_key).dropout(dropout).align(align);
   }
 };
 
@@ -77,7 +79,7 @@ inline std::ostream& operator<<(std::ostream& s, const Case& c) {
       QKV_FIELD(query_offset);
   QKV_FIELD(key_start), QKV_FIELD(documents), QKV_FIELD(keep_mask), QKV_FIELD(ignore_mask), QKV_FIELD(mask_axes);
   QKV_FIELD(scale), QKV_FIELD(softcap), QKV_FIELD(alibi), QKV_FIELD(bias), QKV_FIELD(bias_hides), QKV_FIELD(sinks);
-  QKV_FIELD(zero_key), QKV_FIELD(magnitude), QKV_FIELD(seed);
+  QKV_FIELD(zero_key), QKV_FIELD(dropout), QKV_FIELD(dropout_keep), QKV_FIELD(magnitude), QKV_FIELD(seed);
 #undef QKV_FIELD
   return s << " }";
 }
@@ -92,7 +94,7 @@ class Example {
   Case shape;
   Attention attention;
   Tensor query, key, value;
-  Tensor keep_mask, ignore_mask, bias, alibi_slopes, sinks, query_documents, key_documents;
+  Tensor keep_mask, ignore_mask, bias, alibi_slopes, sinks, query_documents, key_documents, dropout_keep;
   Tensor key_lengths, query_offset, key_start, cumulative_query_lengths, cumulative_key_lengths;
   std::vector<Parameters> parameters;
 
@@ -122,8 +124,10 @@ class Example {
               .key_lengths = key_lengths.as<int32_t>(),
               .query_offset = query_offset.as<int32_t>(),
               .key_start = key_start.as<int32_t>(),
+              .dropout_keep = dropout_keep.view(),
               .cumulative_query_lengths = cumulative_query_lengths.as<int32_t>(),
               .cumulative_key_lengths = cumulative_key_lengths.as<int32_t>()};
+    if (shape.dropout > 0 && !dropout_keep) in.dropout_seed = 0x9E3779B97F4A7C15u * shape.seed;
     for (const auto& p : parameters) in.parameters.push_back({p.name, p.tensor.view()});
     return in;
   }
@@ -170,6 +174,8 @@ class Example {
     const Case& c = shape;
     if (c.keep_mask) keep_mask = Tensor(DType::kBool, matrix_shape(), c.placement).coins(c.seed * 10 + 4, 0.7);
     if (c.ignore_mask) ignore_mask = Tensor(DType::kBool, matrix_shape(), c.placement).coins(c.seed * 10 + 5, 0.2);
+    if (c.dropout > 0 && c.dropout_keep)
+      dropout_keep = Tensor(DType::kBool, matrix_shape(), c.placement).coins(c.seed * 10 + 11, 1 - c.dropout);
     if (c.documents) {
       auto id = [&](int64_t, int64_t i, int64_t, int64_t) { return c.seed % 2 ? i / 5 % 4 : uniform(0, 2); };
       query_documents = Tensor(DType::kInt32, {c.batch, c.queries}).fill(id);
