@@ -1,14 +1,9 @@
-// Files on the command line: formats, names, the .json beside them, damaged ones, Ctrl-C.
+// Files on the command line: formats, names, the .json beside them, damaged ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <limits>
-#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -210,29 +205,6 @@ TEST_F(Files, ARunThatTakesLongSaysItsShareOfThePeak) {
   EXPECT_GT(layer["peak_gflops"].get<double>(), 0);
   EXPECT_THAT(o.err, HasSubstr("% of the peak of"));
   EXPECT_THAT(o.err, Not(HasSubstr("\r")));
-}
-
-TEST_F(Files, CtrlCEndsWithinASecondAndLeavesNothing) {
-  const std::string q = tensor("q.npy", {8, 12000, 128}, 1), out = file("out.npz"), err = file("err");
-  put_bytes(out, "before");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::freopen(err.c_str(), "w", stderr) == nullptr) ::_exit(126);
-    ::execl(QKV_COMMAND, "qkv", "attend", "--q", q.c_str(), "--k", q.c_str(), "--v", q.c_str(), "-o", out.c_str(),
-            nullptr);
-    ::_exit(127);
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  ASSERT_EQ(::kill(child, SIGINT), 0);
-  const auto start = std::chrono::steady_clock::now();
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) GTEST_SKIP() << "too fast a machine";
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status << bytes_of(err);
-  EXPECT_LT(took.count(), 1);
-  EXPECT_EQ(bytes_of(out), "before");
-  EXPECT_THAT(folder_.files(), Each(Not(HasSubstr(".tmp"))));
 }
 
 }  // namespace
