@@ -196,6 +196,24 @@ TEST_F(Files, ReceivedIsTheSumOverQueries) {
   }
 }
 
+TEST_F(Files, AFileLargerThanAllowedIsOneSentenceAndLeavesNothing) {
+  const std::string path = safetensors("m.safetensors", {"q", "k", "v"}, 2000);
+  const std::string limited = "ulimit -f 16; " + std::string(QKV_COMMAND) + " ";  // 8 kB in sh
+  const auto expect_too_large = [&](const std::string& arguments, int code, const std::string& out) {
+    const int status = std::system((limited + arguments + " >" + out + " 2>" + file("stderr")).c_str());
+    EXPECT_TRUE(WIFEXITED(status)) << arguments << status;
+    EXPECT_EQ(WEXITSTATUS(status), code) << arguments;
+    EXPECT_THAT(bytes_of(file("stderr")), AllOf(HasSubstr("cannot be written"), HasSubstr("File too large")));
+    EXPECT_THAT(folder_.files(), AllOf(Each(Not(HasSubstr("tmp"))), Each(Not(HasSubstr("out."))))) << arguments;
+  };
+  const std::string attend = "attend --quiet " + path + " -o ", see = "see " + path + " --head 0 ";
+  expect_too_large(attend + file("out.npz"), 2, "/dev/null");
+  expect_too_large(attend + file("out.npy"), 2, "/dev/null");
+  expect_too_large(see + "--html " + file("out.html"), 2, "/dev/null");
+  expect_too_large(see + "--png " + file("out.png"), 2, "/dev/null");
+  expect_too_large(see + "--row 5 --json", 1, file("row.json"));
+}
+
 TEST_F(Files, ARunThatTakesLongSaysItsShareOfThePeak) {
   const std::string files = qkv_files({8, 1500, 64});
   const Outcome o = run("attend " + files + " -o " + file("out.npz") + " --json");

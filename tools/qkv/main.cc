@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -125,6 +126,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     open_standard_streams();
+    std::signal(SIGXFSZ, SIG_IGN);  // a file that grows past `ulimit -f` is an error of write(), which says so
     return run(argc, argv);
   } catch (...) {  // while reporting
     return kFailure;
