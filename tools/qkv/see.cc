@@ -31,7 +31,7 @@ constexpr const char* kExamples = R"(Examples:
   qkv see model.npz --links --top 3 --json
   qkv see model.npz --html page.html             (all heads as a page for the browser, in one file)
 
-Colours: --color=always|never|auto; NO_COLOR, COLORTERM, COLUMNS and LINES are respected.)";
+Colours: --color=always|never|auto; NO_COLOR, TERM, COLORTERM, COLUMNS and LINES are respected.)";
 
 void check(const SeeOptions& o, const Dump& dump) {
   if (o.layer >= 0) dump.expect_layer(o.layer);
