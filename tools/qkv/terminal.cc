@@ -93,6 +93,10 @@ Screen screen_of_stdout(ColorWhen when) {
   return screen_of(s, when);
 }
 
+bool stderr_redraws() {
+  return ::isatty(STDERR_FILENO) == 1 && !is_dumb({[](const char* name) { return std::getenv(name); }});
+}
+
 std::string foreground(Rgb c, ColorDepth depth) { return color_sequence(c, depth, 38); }
 std::string background(Rgb c, ColorDepth depth) { return color_sequence(c, depth, 48); }
 std::string bold(ColorDepth depth) { return style_sequence("1", depth); }

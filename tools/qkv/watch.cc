@@ -1,7 +1,5 @@
 #include "qkv/watch.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +10,7 @@
 #include "qkv/error.h"
 #include "qkv/labels.h"
 #include "qkv/say.h"
+#include "qkv/terminal.h"
 
 namespace qkv::cli {
 
@@ -40,7 +39,7 @@ bool is_ignored(int signal) {
 
 }  // namespace
 
-Watch::Watch(std::string command) : command_(std::move(command)), terminal_(::isatty(STDERR_FILENO) != 0) {
+Watch::Watch(std::string command) : command_(std::move(command)), redraws_(stderr_redraws()) {
   sigemptyset(&signals_);
   sigaddset(&signals_, kWake);
   for (const int signal : kSignals) {
@@ -89,7 +88,7 @@ void Watch::look(const std::stop_token& end) {
     if (signal > 0 && signal != kWake) meet(signal);
     if (end.stop_requested()) return;
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    if (terminal_ && elapsed.count() >= 1) draw(elapsed.count());
+    if (redraws_ && elapsed.count() >= 1) draw(elapsed.count());
   }
 }
 

@@ -42,7 +42,7 @@ class Watch {
   std::string command_;
   Progress progress_;
   sigset_t signals_, before_;
-  bool terminal_;
+  bool redraws_;
   std::mutex mutex_;  // of what follows, and of the terminal's line
   Phase phase_ = Phase::kWorking;
   bool drawn_ = false;

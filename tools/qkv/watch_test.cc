@@ -28,10 +28,12 @@ using ::testing::HasSubstr;
 using ::testing::KilledBySignal;
 using ::testing::Not;
 
+void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
 /// `qkv arguments` in one thread, with its stdout in a file and its stderr on a terminal of its own.
 class Child {
  public:
-  Child(const std::string& arguments, const std::string& out) {
+  Child(const std::string& arguments, const std::string& out, const char* term = "xterm") {
     int slave = -1;
     EXPECT_EQ(::openpty(&terminal_, &slave, nullptr, nullptr, nullptr), 0);
     pid_ = ::fork();
@@ -40,6 +42,7 @@ class Child {
       ::close(slave);
       ::close(terminal_);
       ::setenv("QKV_THREADS", "1", 1);
+      ::setenv("TERM", term, 1);
       const std::string line = std::string("exec ") + QKV_COMMAND + " " + arguments + " >" + out;
       ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
       ::_exit(127);
@@ -137,14 +140,18 @@ TEST_F(LongWork, OfExplainSaysWhichSizeAndEndsByTheSignal) {
   expect_clean_end("explain scaling --dims 65536 --keys 4096 --draws 1000000", SIGINT, "qkv explain: D = 65536: ");
 }
 
+TEST_F(LongWork, DrawsNothingOnADumbTerminal) {
+  Child child("explain scaling --dims 65536 --keys 4096 --draws 1000000", file("stdout"), "dumb");
+  pause(1.5);
+  EXPECT_THAT(child.end_by(SIGINT).seen, Not(HasSubstr("\x1b")));
+}
+
 TEST_F(LongWork, EndsByTheSignalAlsoWhileAFileDoesNotCome) {
   ASSERT_EQ(::mkfifo(file("pipe").c_str(), 0600), 0);
   const std::string typed = " --q '1,2' --k '2,1' --v " + file("pipe");
   expect_clean_end("explain" + typed, SIGINT, "qkv explain, ");
   expect_clean_end("attend" + typed + " -o " + file("out.npz"), SIGTERM, "qkv attend, ");
 }
-
-void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 /// Sends itself a signal and waits until that has asked for a stop.
 void wait_for_stop(const std::stop_token& stop) {
