@@ -98,12 +98,7 @@ void add_completion(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("completion", "Print a script that completes qkv in a shell");
   command->footer(kExamples);
   command->add_option("SHELL", *shell, "which shell")->required()->check(CLI::IsMember({"bash"}));
-  command->callback([shell, &app, &run] {
-    run = [shell, &app] {
-      std::fputs(bash_script(app).c_str(), stdout);
-      return 0;
-    };
-  });
+  command->callback([shell, &app, &run] { run = [&app](Watch&) -> Answer { return {bash_script(app)}; }; });
 }
 
 }  // namespace qkv::cli

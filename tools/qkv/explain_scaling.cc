@@ -90,11 +90,12 @@ struct Measured {
   Facts plain, scaled;
 };
 
-Measured measure(const ScalingOptions& o, int64_t dim) {
+Measured measure(const ScalingOptions& o, int64_t dim, Progress& progress) {
   Normal normal(o.seed);
   std::vector<double> query(static_cast<size_t>(dim)), all;
   std::vector<Facts> plain, scaled;
-  for (int64_t draw = 0; draw < o.draws; ++draw) {
+  progress.begin(fmt::format("D = {}", dim), o.draws);
+  for (int64_t draw = 0; draw < o.draws; ++draw, progress.advance()) {
     for (double& x : query) x = normal();
     std::vector<double> scores(static_cast<size_t>(o.keys));
     for (double& s : scores) {
@@ -152,13 +153,10 @@ nlohmann::json json_of(const Facts& f) {
 
 }  // namespace
 
-int explain_scaling(const ScalingOptions& o) {
+std::string explain_scaling(const ScalingOptions& o, Progress& progress) {
   std::vector<Measured> all;
-  for (int64_t dim : o.dims) all.push_back(measure(o, dim));
-  if (!o.json) {
-    fmt::print("{}", text_of(all, o, screen_of_stdout(ColorWhen::kAuto)));
-    return 0;
-  }
+  for (int64_t dim : o.dims) all.push_back(measure(o, dim, progress));
+  if (!o.json) return text_of(all, o, screen_of_stdout(ColorWhen::kAuto));
   nlohmann::json json = {{"keys", o.keys}, {"draws", o.draws}, {"seed", o.seed}, {"dims", nlohmann::json::array()}};
   for (const Measured& m : all) {
     json["dims"].push_back({{"dim", m.dim},
@@ -167,8 +165,7 @@ int explain_scaling(const ScalingOptions& o) {
                             {"plain", json_of(m.plain)},
                             {"scaled", json_of(m.scaled)}});
   }
-  fmt::print("{}", qkv::cli::text_of(json));
-  return 0;
+  return qkv::cli::text_of(json);
 }
 
 }  // namespace qkv::cli

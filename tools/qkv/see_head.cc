@@ -65,12 +65,6 @@ std::vector<RankedLink> chosen_links(const SeeOptions& o, const Layer& layer, co
 
 }  // namespace
 
-std::string head_name(const Layer& layer, int64_t head, int64_t batch) {
-  std::string text = layer.number() < 0 ? "" : fmt::format("layer {}, ", layer.number());
-  text += fmt::format("head {}", head);
-  return layer.batches() > 1 ? text + fmt::format(", batch entry {}", batch) : text;
-}
-
 const char* source_of(const Layer& layer) {
   return layer.problem() != nullptr ? "computed from q and k" : "from the file";
 }

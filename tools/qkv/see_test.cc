@@ -142,7 +142,8 @@ TEST(Layer, LiftOfALongInputIsThatOfEveryPair) {
   write_npz(folder / "x.npz", std::vector<NamedTensor>{{"q", q.view()}, {"k", k.view()}});
   AttentionOptions options;
   options.causal = true;
-  const Layer layer(Dump(folder / "x.npz"), options, -1, WeightsFrom::kQueriesAndKeys);
+  Progress progress;
+  const Layer layer(Dump(folder / "x.npz"), options, -1, WeightsFrom::kQueriesAndKeys, progress);
   ASSERT_FALSE(layer.weights());
   const Matrix lift = layer.picture(0, 0, Measure::kLift), weight = layer.picture(0, 0, Measure::kWeight);
   ASSERT_GT(lift.unit, 1);

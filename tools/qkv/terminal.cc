@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -20,13 +21,28 @@ std::string_view text_of(const Surroundings& s, const char* name) {
   return value != nullptr ? value : "";
 }
 
+/// Names of terminals that have 256 colours and do not say so in their name.
+constexpr std::string_view kNamesWith256[] = {"xterm",     "xterm-kitty", "xterm-ghostty", "screen",  "tmux",
+                                              "alacritty", "foot",        "wezterm",       "contour", "mintty"};
+
+/// What the terminal can do. One of 8 or 16 colours, as linux or vt100, gets none: they would not tell weights apart.
+ColorDepth colors_of_terminal(std::string_view term, std::string_view colorterm) {
+  if (colorterm == "truecolor" || colorterm == "24bit" || term.find("direct") != term.npos) return ColorDepth::kTrue;
+  const bool named = std::ranges::find(kNamesWith256, term) != std::end(kNamesWith256);
+  return named || term.find("256color") != term.npos ? ColorDepth::k256 : ColorDepth::kNone;
+}
+
+/// Knows no escape sequences, whatever else is said.
+bool is_dumb(const Surroundings& s) { return text_of(s, "TERM").empty() || text_of(s, "TERM") == "dumb"; }
+
 ColorDepth colors_of(const Surroundings& s, ColorWhen when) {
-  if (when == ColorWhen::kNever) return ColorDepth::kNone;
-  const std::string_view term = text_of(s, "TERM"), colorterm = text_of(s, "COLORTERM");
-  if (when == ColorWhen::kAuto && (!s.terminal || !text_of(s, "NO_COLOR").empty() || term.empty() || term == "dumb"))
-    return ColorDepth::kNone;
-  const bool direct = colorterm == "truecolor" || colorterm == "24bit" || term.ends_with("-direct");
-  return direct ? ColorDepth::kTrue : ColorDepth::k256;
+  const ColorDepth depth = colors_of_terminal(text_of(s, "TERM"), text_of(s, "COLORTERM"));
+  switch (when) {
+    case ColorWhen::kNever: return ColorDepth::kNone;
+    case ColorWhen::kAlways: return std::max(depth, ColorDepth::k256);
+    case ColorWhen::kAuto: break;
+  }
+  return s.terminal && !is_dumb(s) && text_of(s, "NO_COLOR").empty() ? depth : ColorDepth::kNone;
 }
 
 bool has_utf8(const Surroundings& s) {
@@ -75,6 +91,10 @@ Screen screen_of_stdout(ColorWhen when) {
     s.lines = size.ws_row;
   }
   return screen_of(s, when);
+}
+
+bool stderr_redraws() {
+  return ::isatty(STDERR_FILENO) == 1 && !is_dumb({[](const char* name) { return std::getenv(name); }});
 }
 
 std::string foreground(Rgb c, ColorDepth depth) { return color_sequence(c, depth, 38); }

@@ -30,6 +30,9 @@ Screen screen_of(const Surroundings&, ColorWhen);
 /// The same of standard output.
 Screen screen_of_stdout(ColorWhen);
 
+/// Whether a line of standard error can be drawn again and again: on a terminal that is not dumb.
+bool stderr_redraws();
+
 struct Rgb {
   uint8_t r = 0, g = 0, b = 0;
   friend bool operator==(const Rgb&, const Rgb&) = default;
