@@ -24,7 +24,8 @@ constexpr const char* kExamples = R"x(Examples:
   qkv completion bash > /usr/share/bash-completion/completions/qkv  (for everybody, where bash-completion is installed)
   qkv completion bash -- see --scale l                              (what the script asks: linear, log, lift))x";
 
-constexpr const char* kBashScript = R"x(# Completes qkv in bash; made by `qkv completion bash`. Where it says nothing, bash completes file names.
+constexpr const char* kBashScript =
+    R"x(# Completes qkv in bash; made by `qkv completion bash`. Where it says nothing, bash completes file names.
 _qkv() {
   mapfile -t COMPREPLY < <("$1" completion bash -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }

@@ -23,7 +23,8 @@ class Completion : public ::testing::Test {
   std::vector<std::string> offered(const std::vector<std::string>& words) const {
     std::string script = "set -u\neval \"$(" + std::string(QKV_COMMAND) + " completion bash)\" || exit 1\nCOMP_WORDS=(";
     for (const std::string& word : words) script += " '" + word + "'";
-    script += ")\nCOMP_CWORD=" + std::to_string(words.size() - 1) + "\n_qkv " + QKV_COMMAND + "\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n";
+    script += ")\nCOMP_CWORD=" + std::to_string(words.size() - 1) + "\n_qkv " + QKV_COMMAND +
+              "\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n";
     io::put_bytes(folder_ / "script", script);
     EXPECT_EQ(std::system(("bash " + folder_ / "script" + " >" + folder_ / "out").c_str()), 0);
     std::istringstream lines(io::bytes_of(folder_ / "out"));
