@@ -54,7 +54,9 @@ def python_with(modules):
     return None
 
 
-class Examples(unittest.TestCase):
+class Example:
+    """Runs an example in a folder of its own."""
+
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -82,6 +84,24 @@ class Examples(unittest.TestCase):
             self.skipTest(f"no Python here has {modules}")
         return self.run_here(python, "-c", before + text)
 
+
+class Examples(Example, unittest.TestCase):
+    def test_numpy(self):
+        self.dump("NumPy")
+        result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
+        self.assertEqual(result["layers"][0]["attention"], "causal | softmax")
+        sidecar = json.loads((Path(self.folder.name) / "out.json").read_text())
+        self.assertEqual(sidecar["tokens"], ["the", "cat", "sat"])
+
+    def test_cpp(self):
+        self.dump("C++")
+        result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
+        self.assertEqual(result["layers"][0]["key"], "{1, 2, 4, 8}")
+
+
+class SlowExamples(Example, unittest.TestCase):
+    """Of frameworks that take seconds to start."""
+
     def test_pytorch(self):
         self.dump("PyTorch")
         self.run_here(QKV, "compare", "dump.safetensors", "--tolerance", "1e-5")
@@ -99,22 +119,10 @@ class Examples(unittest.TestCase):
         self.assertEqual(result["layers"][0]["attention"], "keep_mask | softmax")
         self.assertEqual(result["layers"][0]["key"], "{2, 2, 6, 8}")
 
-    def test_numpy(self):
-        self.dump("NumPy")
-        result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
-        self.assertEqual(result["layers"][0]["attention"], "causal | softmax")
-        sidecar = json.loads((Path(self.folder.name) / "out.json").read_text())
-        self.assertEqual(sidecar["tokens"], ["the", "cat", "sat"])
-
     def test_jax(self):
         self.dump("JAX")
         result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
         self.assertEqual(result["layers"][0]["query"], "{2, 4, 5, 8}")
-
-    def test_cpp(self):
-        self.dump("C++")
-        result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
-        self.assertEqual(result["layers"][0]["key"], "{1, 2, 4, 8}")
 
 
 if __name__ == "__main__":
