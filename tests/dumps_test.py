@@ -84,6 +84,17 @@ class Example:
             self.skipTest(f"no Python here has {modules}")
         return self.run_here(python, "-c", before + text)
 
+    def convert(self, modules, make, files):
+        """What a message says behind "in Python: ", as a user would run it; then qkv reads what it wrote."""
+        python = python_with(modules)
+        if python is None:
+            self.skipTest(f"no Python here has {modules}")
+        self.run_here(python, "-c", make)
+        for name, converted in files.items():
+            message = self.run_here(QKV, "see", name, code=2).stderr
+            self.run_here(python, "-c", message.split("in Python: ")[1])
+            self.run_here(QKV, "see", *converted.split(), "--plain")
+
 
 class Examples(Example, unittest.TestCase):
     def test_numpy(self):
@@ -98,9 +109,18 @@ class Examples(Example, unittest.TestCase):
         result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
         self.assertEqual(result["layers"][0]["key"], "{1, 2, 4, 8}")
 
+    def test_numpy_converts_what_qkv_does_not_read(self):
+        make = "import numpy, pickle; q = numpy.random.randn(3, 4); numpy.savetxt('q.csv', q, delimiter=','); numpy.savetxt('q.txt', q)"
+        self.convert("numpy", f"{make}; pickle.dump({{'q': q, 'k': q}}, open('q.pkl', 'wb'))",
+                     {"q.csv": "--q out.npy --k out.npy", "q.txt": "--q out.npy --k out.npy", "q.pkl": "out.npz"})
+
 
 class SlowExamples(Example, unittest.TestCase):
     """Of frameworks that take seconds to start."""
+
+    def test_pytorch_converts_what_qkv_does_not_read(self):
+        self.convert("torch safetensors", "import torch; q = torch.randn(3, 4); torch.save({'q': q, 'k': q + 1}, 'q.pt')",
+                     {"q.pt": "out.safetensors"})
 
     def test_pytorch(self):
         self.dump("PyTorch")

@@ -38,7 +38,7 @@ void end_by(int signal) {
 int report(const CLI::App& app, std::string_view message, int code) {
   std::string who = "qkv";
   for (const CLI::App* command : app.get_subcommands()) who += " " + command->get_name();
-  qkv::cli::say(who, message);
+  qkv::cli::say(who, qkv::cli::without_function(message));
   return code;
 }
 

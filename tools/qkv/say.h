@@ -8,4 +8,7 @@ namespace qkv::cli {
 /// disk), nothing happens: the result counts, not the note.
 void say(std::string_view who, std::string_view message);
 
+/// A message of the library for people: without the function that begins it ("forward: query has ..."). Names of tensors stay.
+std::string_view without_function(std::string_view message);
+
 }  // namespace qkv::cli

@@ -1,10 +1,12 @@
 // qkv see: who attends to whom.
 #include "qkv/see.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include "qkv/choice.h"
@@ -109,6 +111,12 @@ std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const
   return o.grid ? grid_text(o, layers, screen) : heads_text(o, layers, tokens, screen);
 }
 
+/// A picture under another name would be taken for something else.
+void expect_ending(const char* option, const std::string& name, std::initializer_list<std::string_view> endings) {
+  if (name.empty() || std::ranges::any_of(endings, [&](std::string_view e) { return name.ends_with(e); })) return;
+  throw OptionError(fmt::format("{} {}: expected a name that ends in {}", option, name, fmt::join(endings, " or ")));
+}
+
 int see(const SeeOptions& o) {
   for (const auto& [option, output] : {std::pair{"--png", o.png}, {"--html", o.html}}) {
     if (output.empty()) continue;
@@ -116,6 +124,8 @@ int see(const SeeOptions& o) {
     expect_no_input(option, output, o.tokens.option, {});
     expect_no_input(option, output, o.tokens.key_option, {});
   }
+  expect_ending("--png", o.png, {".png"});
+  expect_ending("--html", o.html, {".html", ".htm"});
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   check(o, dump);
   const std::vector<Layer> layers = layers_of(o, dump);
