@@ -92,7 +92,7 @@ class Example:
         self.run_here(python, "-c", make)
         for name, converted in files.items():
             message = self.run_here(QKV, "see", name, code=2).stderr
-            self.run_here(python, "-c", message.split("in Python: ")[1])
+            self.run_here(python, "-c", message.split("`")[1])
             self.run_here(QKV, "see", *converted.split(), "--plain")
 
 

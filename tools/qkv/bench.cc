@@ -16,6 +16,7 @@
 
 #include "qkv/commands.h"
 #include "qkv/error.h"
+#include "qkv/fold.h"
 #include "qkv/machine.h"
 #include "qkv/table.h"
 #include "reference/oracle.h"
@@ -229,19 +230,20 @@ int bench(const Options& o) {
       for (const Result& r : results) report["results"].push_back(json_of(r));
       continue;
     }
-    fmt::print("{}, {} thread{}, {}: peak {:.1f} GFLOP/s (float32 FMA), {:.1f} GB/s read\n", processor_name(), threads,
-               threads == 1 ? "" : "s", compiler_name(), y.peak, y.bandwidth);
-    Table table({{"shape"},
-                 {"path"},
+    const std::string machine =
+        fmt::format("{}, {} thread{}, {}: peak {:.1f} GFLOP/s (float32 FMA), {:.1f} GB/s read\n", processor_name(),
+                    threads, threads == 1 ? "" : "s", compiler_name(), y.peak, y.bandwidth);
+    Table table({{"shape", Side::kLeft, Narrow::kCut},
+                 {"path", Side::kLeft, Narrow::kFirst},
                  {"best ms", Side::kRight},
-                 {"median", Side::kRight},
-                 {"GFLOP/s", Side::kRight},
+                 {"median", Side::kRight, Narrow::kFirst},
+                 {"GFLOP/s", Side::kRight, Narrow::kDrop},
                  {"of peak", Side::kRight},
-                 {"spread", Side::kRight},
-                 {"GB/s", Side::kRight},
-                 {"of read", Side::kRight}});
+                 {"spread", Side::kRight, Narrow::kFirst},
+                 {"GB/s", Side::kRight, Narrow::kFirst},
+                 {"of read", Side::kRight, Narrow::kDrop}});
     for (const Result& r : results) add_row(table, r);
-    fmt::print("{}", table.text(screen));
+    fmt::print("{}{}", fold(machine, screen), table.text(screen));
   }
   if (o.json) fmt::print("{}\n", report.dump(2));
   return 0;

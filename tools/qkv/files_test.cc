@@ -105,7 +105,7 @@ TEST_F(Files, OfAnotherKindSayWhatTheyAreAndHowToConvertThem) {
   const std::string png("\x89PNG\r\n\x1a\n", 8), hdf5("\x89HDF\r\n\x1a\n", 8), header(22, '\0');
   const std::string torch = "PK\x03\x04" + header + std::string("\x0d\0\0\0", 4) + "q/data.pkl and so on";
   const Kind kinds[] = {
-      {"a.csv", "1,2\n3,4\n", R"(as text, expected .npy, .npz or .safetensors; in Python: import numpy; numpy.save()"},
+      {"a.csv", "1,2\n3,4\n", R"(as text, expected .npy, .npz or .safetensors; in Python: `import numpy; numpy.save()"},
       {"a.txt", "hello", R"(numpy.loadtxt(")"},
       {"a", "hello", "a is text"},
       {"a.npz", "hello", "a.npz is text"},

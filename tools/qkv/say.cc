@@ -6,13 +6,14 @@
 #include <cctype>
 #include <cstdio>
 
+#include "qkv/fold.h"
 #include "qkv/labels.h"
 #include "qkv/names.h"
 
 namespace qkv::cli {
 
 void say(std::string_view who, std::string_view message) {
-  const std::string line = fmt::format("{}: {}\n", who, safe_line(message));
+  const std::string line = fold(fmt::format("{}: {}\n", who, safe_line(message)), screen_of_stderr());
   if (std::fwrite(line.data(), 1, line.size(), stderr) == line.size()) std::fflush(stderr);
 }
 

@@ -4,7 +4,7 @@
 
 namespace qkv::cli {
 
-/// "qkv see: message" on one line of standard error, whatever the message holds. Where that cannot be written (closed, a full
+/// "qkv see: message" on one line of standard error, whatever the message holds (of a terminal, folded). Where that cannot be written (closed, a full
 /// disk), nothing happens: the result counts, not the note.
 void say(std::string_view who, std::string_view message);
 

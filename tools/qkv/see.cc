@@ -13,6 +13,7 @@
 #include "qkv/color_option.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
+#include "qkv/fold.h"
 #include "qkv/say.h"
 #include "qkv/see_page.h"
 
@@ -80,15 +81,15 @@ std::string text_of_head(const SeeOptions& o, const std::vector<Layer>& layers, 
   const Layer& layer = layers.front();
   const Screen screen = screen_of_stdout(o.color);
   if (o.mask) {
-    if (o.plain) return plain_mask(o, layer);
+    if (o.plain) return fold(plain_mask(o, layer), screen);
     return o.json ? mask_json(o, layer) : mask_text(o, layer, tokens, screen);
   }
   if (o.row >= 0) {
-    if (o.plain) return plain_row(o, layer, tokens);
+    if (o.plain) return fold(plain_row(o, layer, tokens), screen);
     return o.json ? row_json(o, layer, tokens) : row_text(o, layer, tokens, screen);
   }
   if (o.json) return head_json(o, layer, tokens);
-  if (o.plain) return plain_head(o, layer, tokens);
+  if (o.plain) return fold(plain_head(o, layer, tokens), screen);
   return o.only_links ? heads_text(o, layers, tokens, screen) : head_text(o, layer, tokens, screen);
 }
 
@@ -106,8 +107,8 @@ std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const
   if (!o.between.empty()) throw OptionError("--between: say which head, with --layer and --head");
   if (o.row >= 0) throw OptionError("--row: say of which head, with --layer and --head");
   if (o.json) return heads_json(o, layers, tokens);
-  if (o.plain) return plain_heads(o, layers, tokens);
   const Screen screen = screen_of_stdout(o.color);
+  if (o.plain) return fold(plain_heads(o, layers, tokens), screen);
   return o.grid ? grid_text(o, layers, screen) : heads_text(o, layers, tokens, screen);
 }
 
