@@ -13,6 +13,7 @@
 
 #include "qkv/commands.h"
 #include "qkv/error.h"
+#include "qkv/fold.h"
 #include "qkv/machine.h"
 #include "qkv/table.h"
 #include "qkv/watch.h"
@@ -227,17 +228,18 @@ Answer bench(const Options& o, Progress& progress) {
       for (const Result& r : results) report["results"].push_back(json_of(r));
       continue;
     }
-    text += fmt::format("{}, {} thread{}, {}: peak {:.1f} GFLOP/s (float32 FMA), {:.1f} GB/s read\n", processor_name(),
-                        threads, threads == 1 ? "" : "s", compiler_name(), y.peak, y.bandwidth);
-    Table table({{"shape"},
-                 {"path"},
+    text += fold(fmt::format("{}, {} thread{}, {}: peak {:.1f} GFLOP/s (float32 FMA), {:.1f} GB/s read\n",
+                             processor_name(), threads, threads == 1 ? "" : "s", compiler_name(), y.peak, y.bandwidth),
+                 screen);
+    Table table({{"shape", Side::kLeft, Narrow::kCut},
+                 {"path", Side::kLeft, Narrow::kFirst},
                  {"best ms", Side::kRight},
-                 {"median", Side::kRight},
-                 {"GFLOP/s", Side::kRight},
+                 {"median", Side::kRight, Narrow::kFirst},
+                 {"GFLOP/s", Side::kRight, Narrow::kDrop},
                  {"of peak", Side::kRight},
-                 {"spread", Side::kRight},
-                 {"GB/s", Side::kRight},
-                 {"of read", Side::kRight}});
+                 {"spread", Side::kRight, Narrow::kFirst},
+                 {"GB/s", Side::kRight, Narrow::kFirst},
+                 {"of read", Side::kRight, Narrow::kDrop}});
     for (const Result& r : results) add_row(table, r);
     text += table.text(screen);
   }

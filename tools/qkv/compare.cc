@@ -125,14 +125,14 @@ std::string table_of(const std::vector<Difference>& differences) {
   Table table({{"layer", Side::kRight},
                {"tensor", Side::kLeft},
                {"file - qkv", Side::kRight},
-               {"qkv - exact", Side::kRight},
-               {"file - exact", Side::kRight}});
+               {"qkv - exact", Side::kRight, Narrow::kFirst},
+               {"file - exact", Side::kRight, Narrow::kDrop}});
   const auto number = [](double d) { return fmt::format("{:.2g}", d); };
   for (const Difference& d : differences) {
     table.add({d.layer < 0 ? "-" : std::to_string(d.layer), d.tensor, number(d.file_qkv), number(d.qkv_exact),
                number(d.file_exact)});
   }
-  return table.text(Screen{});
+  return table.text(screen_of_stdout(ColorWhen::kAuto));
 }
 
 nlohmann::json json_of(const std::vector<Difference>& differences) {

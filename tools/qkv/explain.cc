@@ -12,6 +12,7 @@
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/examples.h"
+#include "qkv/fold.h"
 #include "qkv/part.h"
 #include "qkv/watch.h"
 
@@ -101,8 +102,8 @@ Answer explain_example(const Options& o, Watch& watch) {
   add_attention_options(app, typed.attention);
   if (o.attention.alibi->count() > 0) typed.attention.alibi = o.attention.alibi;
   app.parse(example.options);
-  return explain_from(
-      typed, fmt::format("{}: {}\nqkv explain {}\n\n", example.name, example.title, quoted(example.options)), watch);
+  const std::string title = fold(fmt::format("{}: {}\n", example.name, example.title), screen_of_stdout(o.color));
+  return explain_from(typed, title + fmt::format("qkv explain {}\n\n", quoted(example.options)), watch);
 }
 
 Answer explain(const Options& o, Watch& watch) {

@@ -92,6 +92,54 @@ TEST_F(Files, DamagedFilesAreOneSentenceAndCodeTwo) {
   EXPECT_THAT(folder_.files(), Each(Not(HasSubstr(".tmp"))));
 }
 
+TEST_F(Files, OfAnotherKindSayWhatTheyAreAndHowToConvertThem) {
+  struct Kind {
+    std::string name, bytes, found;
+  };
+  const std::string npz = bytes_of(kSample), npy = bytes_of(std::string(QKV_SOURCE_DIR) + "/tests/data/float32_v1.npy");
+  const std::string png("\x89PNG\r\n\x1a\n", 8), hdf5("\x89HDF\r\n\x1a\n", 8), header(22, '\0');
+  const std::string torch = "PK\x03\x04" + header + std::string("\x0d\0\0\0", 4) + "q/data.pkl and so on";
+  const Kind kinds[] = {
+      {"a.csv", "1,2\n3,4\n", R"(as text, expected .npy, .npz or .safetensors; in Python: `import numpy; numpy.save()"},
+      {"a.txt", "hello", R"(numpy.loadtxt(")"},
+      {"a", "hello", "a is text"},
+      {"a.npz", "hello", "a.npz is text"},
+      {"a.pt", torch, R"(safetensors.torch.save_file(torch.load(")"},
+      {"b.pth", "\x80\x02}", "torch.load("},
+      {"torch.npz", "PK\x03\x04" + header + std::string("\x0a\0\0\0", 4) + "q/data.pkl and so on", "a file of PyTorch"},
+      {"a.pkl", "\x80\x04]", "allow_pickle=True"},
+      {"a.h5", hdf5, R"(f = h5py.File(")"},
+      {"hdf5.npz", hdf5, "a file of HDF5"},
+      {"a.png", png, "is a PNG picture"},
+      {"png.npz", png, "is a PNG picture"},
+      {"png.npy", png, "is a PNG picture"},
+      {"png.safetensors", png, "is a PNG picture"},
+      {"empty", "", "is empty"},
+      {"empty.npy", "", "is empty"},
+      {"no-ending", npz, "give it a name that ends in .npz"},
+      {"an.npy", npz, "give it a name that ends in .npz"},
+      {"an.npz", npy, "give it a name that ends in .npy"},
+      {"a.safetensors", npy, "give it a name that ends in .npy"},
+      {"noise", std::string("\1\2\3", 3), "is no file of tensors, expected .npy, .npz or .safetensors"},
+  };
+  for (const Kind& kind : kinds) {
+    put_bytes(file(kind.name), kind.bytes);
+    expect_refusal("see " + file(kind.name), 2, kind.found);
+    expect_refusal("attend " + file(kind.name) + " -o " + file("out.npz"), 2, kind.found);
+    expect_refusal("see --q " + file(kind.name) + " --k " + file(kind.name), 2, kind.found);
+  }
+  std::filesystem::create_directory(file("folder"));
+  for (const auto& [name, found] :
+       {std::pair{file("folder"), "is a folder"}, {"/dev/null", "is a device"}, {"none", "cannot open"}})
+    expect_refusal("attend " + std::string(name) + " -o " + file("out.npz"), 2, found);
+}
+
+TEST_F(Files, APipeIsReadAsAnNpy) {
+  const std::string npy = std::string(QKV_SOURCE_DIR) + "/tests/data/float32_v1.npy";
+  put_bytes(file("script"), std::string(QKV_COMMAND) + " see --q <(cat " + npy + ") --k <(cat " + npy + ") >/dev/null");
+  EXPECT_EQ(std::system(("bash " + file("script")).c_str()), 0);
+}
+
 TEST_F(Files, NaNIsToldAndNothingButNaNIsRefused) {
   std::vector<float> x(24, 0.5F);
   const auto put = [&] {

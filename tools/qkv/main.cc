@@ -38,7 +38,7 @@ std::string name_of(const CLI::App& app) {
 
 /// "qkv attend: ..." on one line, whatever the message or a file name in it holds.
 int report(const CLI::App& app, std::string_view message, int code) {
-  qkv::cli::say(name_of(app), message);
+  qkv::cli::say(name_of(app), qkv::cli::without_function(message));
   return code;
 }
 

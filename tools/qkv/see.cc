@@ -1,16 +1,19 @@
 // qkv see: who attends to whom.
 #include "qkv/see.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include "qkv/choice.h"
 #include "qkv/color_option.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
+#include "qkv/fold.h"
 #include "qkv/see_page.h"
 #include "qkv/watch.h"
 
@@ -77,15 +80,15 @@ std::string text_of_head(const SeeOptions& o, const std::vector<Layer>& layers, 
   const Layer& layer = layers.front();
   const Screen screen = screen_of_stdout(o.color);
   if (o.mask) {
-    if (o.plain) return plain_mask(o, layer);
+    if (o.plain) return fold(plain_mask(o, layer), screen);
     return o.json ? mask_json(o, layer) : mask_text(o, layer, tokens, screen);
   }
   if (o.row >= 0) {
-    if (o.plain) return plain_row(o, layer, tokens);
+    if (o.plain) return fold(plain_row(o, layer, tokens), screen);
     return o.json ? row_json(o, layer, tokens) : row_text(o, layer, tokens, screen);
   }
   if (o.json) return head_json(o, layer, tokens);
-  if (o.plain) return plain_head(o, layer, tokens);
+  if (o.plain) return fold(plain_head(o, layer, tokens), screen);
   return o.only_links ? heads_text(o, layers, tokens, screen) : head_text(o, layer, tokens, screen);
 }
 
@@ -103,9 +106,15 @@ std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const
   if (!o.between.empty()) throw OptionError("--between: say which head, with --layer and --head");
   if (o.row >= 0) throw OptionError("--row: say of which head, with --layer and --head");
   if (o.json) return heads_json(o, layers, tokens);
-  if (o.plain) return plain_heads(o, layers, tokens);
   const Screen screen = screen_of_stdout(o.color);
+  if (o.plain) return fold(plain_heads(o, layers, tokens), screen);
   return o.grid ? grid_text(o, layers, screen) : heads_text(o, layers, tokens, screen);
+}
+
+/// A picture under another name would be taken for something else.
+void expect_ending(const char* option, const std::string& name, std::initializer_list<std::string_view> endings) {
+  if (name.empty() || std::ranges::any_of(endings, [&](std::string_view e) { return name.ends_with(e); })) return;
+  throw OptionError(fmt::format("{} {}: expected a name that ends in {}", option, name, fmt::join(endings, " or ")));
 }
 
 void save_page(const SeeOptions& o, const std::vector<Layer>& layers, Watch& watch) {
@@ -121,6 +130,8 @@ Answer see(const SeeOptions& o, Watch& watch) {
     expect_no_input(option, output, o.tokens.option, {});
     expect_no_input(option, output, o.tokens.key_option, {});
   }
+  expect_ending("--png", o.png, {".png"});
+  expect_ending("--html", o.html, {".html", ".htm"});
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   check(o, dump);
   const std::vector<Layer> layers = layers_of(o, dump, watch.progress());

@@ -6,6 +6,7 @@
 #include "core/ceil_div.h"
 #include "qkv/colormap.h"
 #include "qkv/error.h"
+#include "qkv/fold.h"
 #include "qkv/labels.h"
 #include "qkv/png.h"
 #include "qkv/see.h"
@@ -111,7 +112,8 @@ std::string shades_text(const Shade& shade, const SeeOptions& o, bool hidden) {
 std::string report(const SeeOptions& o, const Image& image, const std::string& caption, Watch& watch) {
   watch.save([&](const std::stop_token& stop) { write_png(o.png, image, stop); });
   if (o.json) return text_of({{"png", o.png}, {"width", image.width}, {"height", image.height}, {"caption", caption}});
-  return fmt::format("{}: {} x {} pixels. {}.\n", safe_line(o.png), image.width, image.height, caption);
+  return fold(fmt::format("{}: {} x {} pixels. {}.\n", safe_line(o.png), image.width, image.height, caption),
+              screen_of_stdout(o.color));
 }
 
 [[noreturn]] void refuse_empty() { throw OptionError("--png: there is nothing to draw: no head, no query or no key"); }

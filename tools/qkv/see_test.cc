@@ -118,6 +118,9 @@ TEST_F(See, APictureThatCannotBeDrawnLeavesNoFile) {
   write_npy(file("none.npy"), Array(DType::kFloat32, {2, 0, 3}).view());
   expect_refusal("see " + file("none.npy") + " --png " + file("x.png"), 2, "nothing to draw");
   EXPECT_FALSE(std::filesystem::exists(file("x.png")));
+  expect_refusal("see " + kSample + " --png " + file("x.txt"), 2, "ends in .png");
+  expect_refusal("see " + kSample + " --html " + file("x.txt"), 2, "ends in .html or .htm");
+  EXPECT_FALSE(std::filesystem::exists(file("x.txt")));
 }
 
 TEST_F(See, WrongUseIsCodeTwoAndOneLine) {

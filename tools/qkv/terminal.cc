@@ -64,6 +64,16 @@ int size_of(const Surroundings& s, const char* name, int of_terminal, int otherw
   return of_terminal > 0 ? std::clamp(of_terminal, 20, 1000) : otherwise;
 }
 
+Surroundings surroundings_of(int descriptor) {
+  Surroundings s{[](const char* name) { return std::getenv(name); }, ::isatty(descriptor) == 1};
+  winsize size{};
+  if (s.terminal && ::ioctl(descriptor, TIOCGWINSZ, &size) == 0) {
+    s.columns = size.ws_col;
+    s.lines = size.ws_row;
+  }
+  return s;
+}
+
 std::string color_sequence(Rgb c, ColorDepth depth, int kind) {
   switch (depth) {
     case ColorDepth::kTrue: return fmt::format("\x1b[{};2;{};{};{}m", kind, c.r, c.g, c.b);
@@ -80,18 +90,13 @@ std::string style_sequence(const char* code, ColorDepth depth) {
 }  // namespace
 
 Screen screen_of(const Surroundings& s, ColorWhen when) {
-  return {colors_of(s, when), has_utf8(s), size_of(s, "COLUMNS", s.columns, 100), size_of(s, "LINES", s.lines, 50)};
+  return {colors_of(s, when), has_utf8(s), size_of(s, "COLUMNS", s.columns, 100), size_of(s, "LINES", s.lines, 50),
+          s.terminal};
 }
 
-Screen screen_of_stdout(ColorWhen when) {
-  Surroundings s{[](const char* name) { return std::getenv(name); }, ::isatty(STDOUT_FILENO) == 1};
-  winsize size{};
-  if (s.terminal && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
-    s.columns = size.ws_col;
-    s.lines = size.ws_row;
-  }
-  return screen_of(s, when);
-}
+Screen screen_of_stderr() { return screen_of(surroundings_of(STDERR_FILENO), ColorWhen::kNever); }
+
+Screen screen_of_stdout(ColorWhen when) { return screen_of(surroundings_of(STDOUT_FILENO), when); }
 
 bool stderr_redraws() {
   return ::isatty(STDERR_FILENO) == 1 && !is_dumb({[](const char* name) { return std::getenv(name); }});
