@@ -54,7 +54,9 @@ def python_with(modules):
     return None
 
 
-class Examples(unittest.TestCase):
+class Example:
+    """Runs an example in a folder of its own."""
+
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -82,6 +84,44 @@ class Examples(unittest.TestCase):
             self.skipTest(f"no Python here has {modules}")
         return self.run_here(python, "-c", before + text)
 
+    def convert(self, modules, make, files):
+        """What a message says behind "in Python: ", as a user would run it; then qkv reads what it wrote."""
+        python = python_with(modules)
+        if python is None:
+            self.skipTest(f"no Python here has {modules}")
+        self.run_here(python, "-c", make)
+        for name, converted in files.items():
+            message = self.run_here(QKV, "see", name, code=2).stderr
+            self.run_here(python, "-c", message.split("`")[1])
+            self.run_here(QKV, "see", *converted.split(), "--plain")
+
+
+class Examples(Example, unittest.TestCase):
+    def test_numpy(self):
+        self.dump("NumPy")
+        result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
+        self.assertEqual(result["layers"][0]["attention"], "causal | softmax")
+        sidecar = json.loads((Path(self.folder.name) / "out.json").read_text())
+        self.assertEqual(sidecar["tokens"], ["the", "cat", "sat"])
+
+    def test_cpp(self):
+        self.dump("C++")
+        result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
+        self.assertEqual(result["layers"][0]["key"], "{1, 2, 4, 8}")
+
+    def test_numpy_converts_what_qkv_does_not_read(self):
+        make = "import numpy, pickle; q = numpy.random.randn(3, 4); numpy.savetxt('q.csv', q, delimiter=','); numpy.savetxt('q.txt', q)"
+        self.convert("numpy", f"{make}; pickle.dump({{'q': q, 'k': q}}, open('q.pkl', 'wb'))",
+                     {"q.csv": "--q out.npy --k out.npy", "q.txt": "--q out.npy --k out.npy", "q.pkl": "out.npz"})
+
+
+class SlowExamples(Example, unittest.TestCase):
+    """Of frameworks that take seconds to start."""
+
+    def test_pytorch_converts_what_qkv_does_not_read(self):
+        self.convert("torch safetensors", "import torch; q = torch.randn(3, 4); torch.save({'q': q, 'k': q + 1}, 'q.pt')",
+                     {"q.pt": "out.safetensors"})
+
     def test_pytorch(self):
         self.dump("PyTorch")
         self.run_here(QKV, "compare", "dump.safetensors", "--tolerance", "1e-5")
@@ -99,22 +139,10 @@ class Examples(unittest.TestCase):
         self.assertEqual(result["layers"][0]["attention"], "keep_mask | softmax")
         self.assertEqual(result["layers"][0]["key"], "{2, 2, 6, 8}")
 
-    def test_numpy(self):
-        self.dump("NumPy")
-        result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
-        self.assertEqual(result["layers"][0]["attention"], "causal | softmax")
-        sidecar = json.loads((Path(self.folder.name) / "out.json").read_text())
-        self.assertEqual(sidecar["tokens"], ["the", "cat", "sat"])
-
     def test_jax(self):
         self.dump("JAX")
         result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
         self.assertEqual(result["layers"][0]["query"], "{2, 4, 5, 8}")
-
-    def test_cpp(self):
-        self.dump("C++")
-        result = json.loads(self.run_here(QKV, "attend", "dump.npz", "-o", "out.npz", "--json").stdout)
-        self.assertEqual(result["layers"][0]["key"], "{1, 2, 4, 8}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@
 #include "qkv/observers.h"
 #include "qkv/problem.h"
 #include "qkv/results.h"
-#include "qkv/say.h"
+#include "qkv/see_json.h"
 #include "qkv/watch.h"
 
 namespace qkv::cli {
@@ -33,8 +33,8 @@ Shapes: q {B, H, L, D}, k {B, Hkv, S, D}, v {B, Hkv, S, Dv}; {H, L, D} and {L, D
 Results: out, and where asked for lse, weights, received, entropy, effective_keys, max_weight, max_index, mean_distance,
 visible_keys, top_weights, top_indices, with the layer in front (layer3.out). With --x and --wo also
 projected: all heads side by side, times wo. A .json beside FILE (tokens, scale, attention)
-is heeded and goes on beside the results. The share of the machine's peak is told of runs of 10 ms and more; the peak is
-measured for it, 30 ms on all threads.)";
+is heeded and goes on beside the results. The share of the machine's peak is told of layers with 1e9 operations and more; the
+peak is measured for it, 30 ms on all threads.)";
 
 struct Options {
   std::string file, output;
@@ -44,7 +44,8 @@ struct Options {
   bool deflate = false, json = false, quiet = false;
 };
 
-constexpr double kShortest = 0.01;  // seconds: of less the clock and the threads' start are too large a part
+constexpr double kFewest =
+    1e9;  // operations, some 10 ms: of fewer the clock and the threads' start are too large a part
 
 /// What ran, for a person or as JSON.
 struct Report {
@@ -52,7 +53,7 @@ struct Report {
   std::string query, key, value, formula;
   Path path;
   int64_t visible_pairs = 0;
-  double seconds = 0, gflops = 0, peak = 0;  // peak 0: not measured
+  double operations = 0, seconds = 0, gflops = 0, peak = 0;  // peak 0: not measured
 };
 
 int64_t sum_of(View<const int32_t> counts) {
@@ -61,7 +62,7 @@ int64_t sum_of(View<const int32_t> counts) {
   return sum;
 }
 
-Report compute(const Options& o, const Problem& p, int layer, Results& results) {
+Report compute(const Options& o, const Problem& p, int layer, Results& results, Progress& progress) {
   if (!p.has_values && !o.wanted.anything_else())
     throw OptionError(
         "v is missing; give --v FILE.npy, or a file that has it, or ask for what needs no values: --lse, --weights, "
@@ -69,19 +70,16 @@ Report compute(const Options& o, const Problem& p, int layer, Results& results) 
   const Requested r = request(p, o.wanted, layer_prefix(layer), results);
   Report report;
   report.path = find_path(p.attention, p.inputs);
-  Counting counting;
-  counting.expect(report.path.work_items);
-  Watch watch(fmt::format("qkv attend{}", layer < 0 ? "" : fmt::format(": layer {}", layer)), counting);
-  const Call call{.executor = &counting, .stop = watch.stop()};
+  progress.begin(layer < 0 ? "" : fmt::format("layer {}", layer), report.path.work_items);
   const auto start = std::chrono::steady_clock::now();
-  watch.run([&] { forward(p.attention, p.inputs, r.outputs, call); });
+  forward(p.attention, p.inputs, r.outputs, {.executor = &progress});
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (p.projections && p.projections->wo && p.has_values)
     results.add(layer_prefix(layer) + "projected", project_out(*p.projections, r.outputs.out));
   if (r.received) {
     Received received(r.received);
-    counting.expect(0);  // how many items that takes is not known
-    watch.run([&] { observe(p.attention, p.inputs, {r.outputs.row_max, r.outputs.row_sum}, {received}, call); });
+    progress.begin(layer_prefix(layer) + "received");
+    observe(p.attention, p.inputs, {r.outputs.row_max, r.outputs.row_sum}, {received});
   }
   report.layer = layer;
   report.query = shape_text(p.inputs.query);
@@ -89,8 +87,8 @@ Report compute(const Options& o, const Problem& p, int layer, Results& results) 
   report.value = shape_text(p.inputs.value);
   report.formula = p.attention.text();
   report.visible_pairs = sum_of(r.outputs.rows.visible_keys);
-  const auto operations = 2 * static_cast<double>(report.visible_pairs * (p.sizes.dim + p.sizes.value_dim));
-  report.gflops = report.seconds > 0 ? 1e-9 * operations / report.seconds : 0;
+  report.operations = 2 * static_cast<double>(report.visible_pairs * (p.sizes.dim + p.sizes.value_dim));
+  report.gflops = report.seconds > 0 ? 1e-9 * report.operations / report.seconds : 0;
   return report;
 }
 
@@ -159,16 +157,13 @@ void save_tensors(const Options& o, const std::vector<NamedTensor>& tensors, con
 }
 
 /// Both files are complete before the first of them appears.
-void save(const Options& o, const std::vector<NamedTensor>& tensors, const std::string& sidecar) {
-  Counting nothing;
-  Watch watch("qkv attend: writing", nothing);
-  watch.run([&] {
-    if (sidecar.empty()) return save_tensors(o, tensors, watch.stop());
-    io::OutputFile file("write_sidecar", sidecar_path(o.output));
-    file.write(std::as_bytes(std::span(sidecar)));
-    save_tensors(o, tensors, watch.stop());
-    file.commit();
-  });
+void save(const Options& o, const std::vector<NamedTensor>& tensors, const std::string& sidecar,
+          const std::stop_token& stop) {
+  if (sidecar.empty()) return save_tensors(o, tensors, stop);
+  io::OutputFile file("write_sidecar", sidecar_path(o.output));
+  file.write(std::as_bytes(std::span(sidecar)));
+  save_tensors(o, tensors, stop);
+  file.commit();
 }
 
 void check(const Options& o) {
@@ -182,17 +177,17 @@ void check(const Options& o) {
                              o.output);  // what is wrong with the place is said before long work
 }
 
-void tell(const Options& o, const std::vector<std::string>& lines) {
+void tell(const Options& o, const std::vector<std::string>& lines, Watch& watch) {
   if (o.quiet) return;
-  for (const std::string& line : lines) say("qkv attend", line);
+  for (const std::string& line : lines) watch.say(line);
 }
 
-int attend(const Options& o) {
+Answer attend(const Options& o, Watch& watch) {
   check(o);
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   if (o.layer >= 0) dump.expect_layer(o.layer);
   if (wants_sidecar(o, dump.sidecar())) expect_no_other_json(o.output);  // before long work
-  tell(o, dump.notes());
+  tell(o, dump.notes(), watch);
   Results results;
   Accompanying accompanying;
   nlohmann::json layers = nlohmann::json::array();
@@ -201,22 +196,21 @@ int attend(const Options& o) {
   for (int layer : o.layer >= 0 ? std::vector<int>{o.layer} : dump.layers()) {
     const Problem problem = make_problem(o.attention, dump, layer);
     missing_axes = problem.missing_axes;
-    Report report = compute(o, problem, layer, results);
-    if (peak == 0 && report.seconds >= kShortest && (o.json || !o.quiet)) peak = measure_peak(default_executor());
-    if (report.seconds >= kShortest) report.peak = peak;
-    if (problem.attention.dropout() > 0) tell(o, {"dropout acts in training only: not used"});
+    Report report = compute(o, problem, layer, results, watch.progress());
+    const bool tells_peak = report.operations >= kFewest && (o.json || !o.quiet);
+    if (tells_peak && peak == 0) peak = measure_peak(default_executor());
+    if (tells_peak) report.peak = peak;
+    if (problem.attention.dropout() > 0) tell(o, {"dropout acts in training only: not used"}, watch);
     accompanying.add(problem);
     layers.push_back(json_of(report));
-    tell(o, problem.notes);
-    tell(o, {sentence(report)});
+    tell(o, problem.notes, watch);
+    tell(o, {sentence(report)}, watch);
   }
   const std::vector<NamedTensor> tensors = results.named(missing_axes);
   const std::string sidecar = accompanying.text(o, dump.sidecar(), tensors);
-  save(o, tensors, sidecar);
-  if (o.json)
-    fmt::print("{}\n", nlohmann::json{{"file", o.output}, {"layers", layers}}.dump(
-                           2, ' ', false, nlohmann::json::error_handler_t::replace));
-  return 0;
+  watch.progress().begin("writing");
+  watch.save([&](const std::stop_token& stop) { save(o, tensors, sidecar, stop); });
+  return {o.json ? text_of({{"file", o.output}, {"layers", layers}}) : ""};
 }
 
 }  // namespace
@@ -246,7 +240,7 @@ void add_attend(CLI::App& app, Run& run) {
   command->add_flag("--json", o.json, "print what ran as JSON");
   command->add_flag("--quiet", o.quiet, "say nothing on stderr");
   add_attention_options(*command, o.attention);
-  command->callback([options, &run] { run = [options] { return attend(*options); }; });
+  command->callback([options, &run] { run = [options](Watch& watch) { return attend(*options, watch); }; });
 }
 
 }  // namespace qkv::cli

@@ -2,13 +2,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <random>
 #include <vector>
-
-#include <unistd.h>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -16,8 +13,10 @@
 
 #include "qkv/commands.h"
 #include "qkv/error.h"
+#include "qkv/fold.h"
 #include "qkv/machine.h"
 #include "qkv/table.h"
+#include "qkv/watch.h"
 #include "reference/oracle.h"
 
 namespace qkv::cli {
@@ -210,41 +209,41 @@ std::vector<const Shape*> chosen(const Options& o) {
   return shapes;
 }
 
-int bench(const Options& o) {
+Answer bench(const Options& o, Progress& progress) {
   const Screen screen = screen_of_stdout(ColorWhen::kAuto);
   nlohmann::json report{
       {"processor", processor_name()}, {"compiler", compiler_name()}, {"results", nlohmann::json::array()}};
+  std::string text;
   for (const int threads : o.threads) {
     ThreadPool pool(threads);
     Yardstick y = Yardstick::look(pool, true);
     std::vector<Result> results;
     for (const Shape* s : chosen(o)) {
+      progress.begin(fmt::format("{} thread{}, {}", threads, threads == 1 ? "" : "s", s->name));
       results.push_back(run_shape(*s, pool, o.seconds, y));
-      if (!o.json && isatty(fileno(stderr))) std::fputs(fmt::format("\r{} done\033[K", s->name).c_str(), stderr);
     }
-    if (!o.json && isatty(fileno(stderr))) std::fputs("\r\033[K", stderr);
     if (o.json) {
       report["machine"].push_back(
           {{"threads", threads}, {"peak_gflops", y.peak}, {"bandwidth_gbytes_per_second", y.bandwidth}});
       for (const Result& r : results) report["results"].push_back(json_of(r));
       continue;
     }
-    fmt::print("{}, {} thread{}, {}: peak {:.1f} GFLOP/s (float32 FMA), {:.1f} GB/s read\n", processor_name(), threads,
-               threads == 1 ? "" : "s", compiler_name(), y.peak, y.bandwidth);
-    Table table({{"shape"},
-                 {"path"},
+    text += fold(fmt::format("{}, {} thread{}, {}: peak {:.1f} GFLOP/s (float32 FMA), {:.1f} GB/s read\n",
+                             processor_name(), threads, threads == 1 ? "" : "s", compiler_name(), y.peak, y.bandwidth),
+                 screen);
+    Table table({{"shape", Side::kLeft, Narrow::kCut},
+                 {"path", Side::kLeft, Narrow::kFirst},
                  {"best ms", Side::kRight},
-                 {"median", Side::kRight},
-                 {"GFLOP/s", Side::kRight},
+                 {"median", Side::kRight, Narrow::kFirst},
+                 {"GFLOP/s", Side::kRight, Narrow::kDrop},
                  {"of peak", Side::kRight},
-                 {"spread", Side::kRight},
-                 {"GB/s", Side::kRight},
-                 {"of read", Side::kRight}});
+                 {"spread", Side::kRight, Narrow::kFirst},
+                 {"GB/s", Side::kRight, Narrow::kFirst},
+                 {"of read", Side::kRight, Narrow::kDrop}});
     for (const Result& r : results) add_row(table, r);
-    fmt::print("{}", table.text(screen));
+    text += table.text(screen);
   }
-  if (o.json) fmt::print("{}\n", report.dump(2));
-  return 0;
+  return {o.json ? report.dump(2) + "\n" : text};
 }
 
 }  // namespace
@@ -264,7 +263,7 @@ void add_bench(CLI::App& app, Run& run) {
   command->add_flag("--json", o->json, "Machine-readable");
   command->callback([o, &run] {
     if (o->threads.empty()) o->threads = {default_executor().concurrency()};
-    run = [o] { return bench(*o); };
+    run = [o](Watch& watch) { return bench(*o, watch.progress()); };
   });
 }
 

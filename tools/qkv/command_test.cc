@@ -378,5 +378,20 @@ TEST_F(Command, SeeReplacesNoInput) {
   EXPECT_EQ(bytes_of(file("t.json")), R"(["a", "b", "c"])");
 }
 
+TEST_F(Command, MessagesDoNotBeginWithTheLibrarysFunctions) {
+  const std::string q = "attend --q '1,2' --k '1,2' --v '1' --quiet -o " + file("out.npz");
+  expect_refusal("attend --q '1,2' --k '1' --v '1' -o " + file("out.npz"), 2, "qkv attend: key has head size 1");
+  expect_refusal(q + " --attention causl", 2, "qkv attend: column 1: unknown word");
+  expect_refusal(q + " --lengths 5", 2, "qkv attend: key_lengths[0] is 5");
+  expect_refusal("attend " + kSample + " --layer 9 -o " + file("out.npz"), 2, "qkv attend: --layer 9: ");
+  io::put_bytes(file("m.npz"), "PK");
+  expect_refusal("see " + kSample + " --head 0 --layer 0 --bias " + file("m.npz"), 2, "qkv see: " + file("m.npz"));
+}
+
+TEST_F(Command, NamesOfTensorsStayInFrontOfMessages) {
+  expect_refusal("see --q '1,x' --k '1,2'", 2, "qkv see: q: expected a number");
+  expect_refusal("see --q '1,2' --k '1,2' --keep-mask 2", 2, "qkv see: keep_mask: expected 0 or 1");
+}
+
 }  // namespace
 }  // namespace qkv::cli

@@ -12,9 +12,10 @@
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/problem.h"
-#include "qkv/say.h"
+#include "qkv/see_json.h"
 #include "qkv/table.h"
 #include "qkv/views.h"
+#include "qkv/watch.h"
 
 namespace qkv::cli {
 
@@ -61,20 +62,20 @@ double largest_difference(View<const void> a, View<const void> b) {
 }
 
 /// weights or out of a problem.
-Array compute(const Problem& p, const std::string& tensor) {
+Array compute(const Problem& p, const std::string& tensor, Progress& progress) {
   const DType dtype = p.inputs.query.dtype;
   const Sizes& s = p.sizes;
   Outputs outputs;
   if (tensor == "weights") {
     Array weights(dtype == DType::kFloat64 ? dtype : DType::kFloat32, {s.batch, s.heads, s.queries, s.keys});
     outputs.weights = weights.view();
-    forward(p.attention, p.inputs, outputs);
+    progress.forward(p.attention, p.inputs, outputs);
     return weights;
   }
   Array out(dtype, p.packed ? std::vector<int64_t>{p.inputs.query.shape[0], s.heads, s.value_dim}
                             : std::vector<int64_t>{s.batch, s.heads, s.queries, s.value_dim});
   outputs.out = out.view();
-  forward(p.attention, p.inputs, outputs);
+  progress.forward(p.attention, p.inputs, outputs);
   return out;
 }
 
@@ -98,16 +99,20 @@ void expect_shape(const std::string& tensor, View<const void> in_file, View<cons
                                tensor, shape_text(in_file), shape_text(computed)));
 }
 
-std::vector<Difference> compare_layer(const Options& o, const Dump& dump, int layer) {
+std::vector<Difference> compare_layer(const Options& o, const Dump& dump, int layer, Watch& watch) {
   std::vector<Difference> differences;
   const Problem problem = make_problem(o.attention, dump, layer);
-  for (const std::string& note : problem.notes) say("qkv compare", note);
+  for (const std::string& note : problem.notes) watch.say(note);
   const Problem exact = widened(problem);
   for (const std::string tensor : {"weights", "out"}) {
     const auto in_file = dump.find(layer, tensor);
     if (!in_file || (tensor == "out" && !dump.has(layer, "v"))) continue;
     const View<const void> theirs = problem.packed ? in_file->view() : as_four_axes(in_file->view());
-    const Array ours = compute(problem, tensor), reference = compute(exact, tensor);
+    const auto answer = [&](const Problem& p, const char* type) {
+      watch.progress().begin(fmt::format("{}{} in {}", layer_prefix(layer), tensor, type));
+      return compute(p, tensor, watch.progress());
+    };
+    const Array ours = answer(problem, name(problem.inputs.query.dtype)), reference = answer(exact, "float64");
     expect_shape(tensor, theirs, ours.view());
     differences.push_back({layer, tensor, largest_difference(theirs, ours.view()),
                            largest_difference(ours.view(), reference.view()),
@@ -120,14 +125,14 @@ std::string table_of(const std::vector<Difference>& differences) {
   Table table({{"layer", Side::kRight},
                {"tensor", Side::kLeft},
                {"file - qkv", Side::kRight},
-               {"qkv - exact", Side::kRight},
-               {"file - exact", Side::kRight}});
+               {"qkv - exact", Side::kRight, Narrow::kFirst},
+               {"file - exact", Side::kRight, Narrow::kDrop}});
   const auto number = [](double d) { return fmt::format("{:.2g}", d); };
   for (const Difference& d : differences) {
     table.add({d.layer < 0 ? "-" : std::to_string(d.layer), d.tensor, number(d.file_qkv), number(d.qkv_exact),
                number(d.file_exact)});
   }
-  return table.text(Screen{});
+  return table.text(screen_of_stdout(ColorWhen::kAuto));
 }
 
 nlohmann::json json_of(const std::vector<Difference>& differences) {
@@ -142,13 +147,13 @@ nlohmann::json json_of(const std::vector<Difference>& differences) {
   return list;
 }
 
-int compare(const Options& o) {
+Answer compare(const Options& o, Watch& watch) {
   const Dump dump(o.file);
   if (o.layer >= 0) dump.expect_layer(o.layer);
-  for (const std::string& note : dump.notes()) say("qkv compare", note);
+  for (const std::string& note : dump.notes()) watch.say(note);
   std::vector<Difference> all;
   for (int layer : o.layer >= 0 ? std::vector<int>{o.layer} : dump.layers()) {
-    for (Difference& d : compare_layer(o, dump, layer)) all.push_back(std::move(d));
+    for (Difference& d : compare_layer(o, dump, layer, watch)) all.push_back(std::move(d));
   }
   if (all.empty())
     throw FileError(fmt::format("{} has neither weights nor out (with v) beside q and k; nothing to compare", o.file));
@@ -158,18 +163,16 @@ int compare(const Options& o) {
     if (std::isnan(worst)) break;
   }
   const bool failed = o.tolerance ? !(worst <= *o.tolerance) : std::isnan(worst);
-  if (o.json) {
-    fmt::print("{}\n", nlohmann::json{{"differences", json_of(all)},
-                                      {"largest", worst},
-                                      {"within_tolerance", o.tolerance ? nlohmann::json(!failed) : nlohmann::json()}}
-                           .dump(2));
-  } else {
-    fmt::print("{}largest difference of file and qkv: {:.2g}", table_of(all), worst);
-    if (o.tolerance) fmt::print(", {} the tolerance of {:.2g}", failed ? "above" : "within", *o.tolerance);
-    else if (failed) fmt::print(": one of the two is no number where the other is one");
-    fmt::print("\n");
-  }
-  return failed ? 1 : 0;
+  const int code = failed ? 1 : 0;
+  if (o.json)
+    return {text_of({{"differences", json_of(all)},
+                     {"largest", worst},
+                     {"within_tolerance", o.tolerance ? nlohmann::json(!failed) : nlohmann::json()}}),
+            code};
+  std::string text = fmt::format("{}largest difference of file and qkv: {:.2g}", table_of(all), worst);
+  if (o.tolerance) text += fmt::format(", {} the tolerance of {:.2g}", failed ? "above" : "within", *o.tolerance);
+  else if (failed) text += ": one of the two is no number where the other is one";
+  return {text + "\n", code};
 }
 
 }  // namespace
@@ -190,7 +193,7 @@ void add_compare(CLI::App& app, Run& run) {
       });
   command->add_flag("--json", o.json, "print the differences as JSON");
   add_attention_options(*command, o.attention);
-  command->callback([options, &run] { run = [options] { return compare(*options); }; });
+  command->callback([options, &run] { run = [options](Watch& watch) { return compare(*options, watch); }; });
 }
 
 }  // namespace qkv::cli

@@ -1,4 +1,5 @@
-// qkv completion: a script that completes qkv's commands and options in a shell, made from the options that there are.
+// qkv completion: what can follow the words on a command line, read from the options that there are, and the script with
+// which a shell asks for it.
 #include <cstdio>
 #include <memory>
 #include <sstream>
@@ -6,10 +7,13 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include "qkv/commands.h"
+#include "qkv/dump.h"
+#include "qkv/error.h"
+#include "qkv/examples.h"
+#include "qkv/see_json.h"
 
 namespace qkv::cli {
 
@@ -17,92 +21,143 @@ namespace {
 
 constexpr const char* kExamples = R"x(Examples:
   eval "$(qkv completion bash)"                                     (in this shell; or this line in ~/.bashrc)
-  qkv completion bash > /usr/share/bash-completion/completions/qkv  (for everybody, where bash-completion is installed))x";
+  qkv completion bash > /usr/share/bash-completion/completions/qkv  (for everybody, where bash-completion is installed)
+  qkv completion bash -- see --scale l                              (what the script asks: linear, log, lift))x";
 
-std::vector<std::string> options_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
+constexpr const char* kBashScript =
+    R"x(# Completes qkv in bash; made by `qkv completion bash`. Where it says nothing, bash completes file names.
+_qkv() {
+  mapfile -t COMPREPLY < <("$1" completion bash -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -o default -F _qkv qkv
+)x";
+
+using Words = std::vector<std::string>;
+
+/// What stands before the word that is completed.
+struct Place {
+  explicit Place(const CLI::App* at) : command(at) {}
+  const CLI::App* command;
+  const CLI::Option* option = nullptr;  ///< whose value comes next; nothing where none is open
+  size_t arguments = 0;                 ///< words that are neither options nor their values
+  std::string file;                     ///< the first of them
+};
+
+std::vector<const CLI::Option*> arguments_of(const CLI::App& command) {
+  return command.get_options([](const CLI::Option* o) { return o->get_positional(); });
+}
+
+void pass(Place& place, const std::string& word) {
+  const bool value = place.option != nullptr && !word.starts_with('-');
+  if (word == "=") return;  // bash cuts --option=value there
+  place.option = nullptr;
+  if (value) return;
+  if (word.starts_with('-')) {
+    const CLI::Option* option = place.command->get_option_no_throw(word);
+    if (option != nullptr && option->get_items_expected_max() > 0) place.option = option;
+    return;
+  }
+  const auto commands = place.command->get_subcommands([&](const CLI::App* c) { return c->get_name() == word; });
+  if (!commands.empty()) return void(place = Place(commands.front()));
+  if (place.arguments++ == 0) place.file = word;
+}
+
+Words layers_of(const std::string& file) {
+  Words layers;
+  try {
+    const Dump dump(file);
+    for (const int layer : dump.layers()) {
+      if (layer >= 0) layers.push_back(std::to_string(layer));
+    }
+  } catch (const Error&) {  // a file that cannot be read has none to offer; the command itself will say why
+  }
+  return layers;
+}
+
+/// What an option may be set to: from its help, "surprise|weight|X" or "TEXT:{top_left,bottom_right}", where words in capitals
+/// stand for anything; else names that there are. None where it is free.
+Words values_of(const CLI::Option& option, const std::string& file) {
+  if (option.check_lname("example")) {
+    Words names;
+    for (const Example& e : examples()) names.emplace_back(e.name);
+    return names;
+  }
+  if (option.check_lname("layer")) return layers_of(file);
+  std::string type = option.get_type_name();
+  char between = '|';
+  if (const size_t open = type.find('{'), close = type.find('}', open); open != type.npos && close != type.npos) {
+    type = type.substr(open + 1, close - open - 1);
+    between = ',';
+  } else if (type.find(between) == type.npos) {
+    return {};
+  }
+  Words values;
+  std::istringstream parts(type);
+  for (std::string part; std::getline(parts, part, between);) {
+    if (std::islower(static_cast<unsigned char>(part[0])) != 0) values.push_back(part);
+  }
+  return values;
+}
+
+Words options_of(const CLI::App& command) {
+  Words names;
+  for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
   return names;
 }
 
-/// What an option may be set to, from its help: "surprise|weight", or "TEXT:{top_left,bottom_right}". None where that is free.
-std::vector<std::string> values_of(const CLI::Option& option) {
-  std::string type = option.get_type_name();
-  char between = '|';
-  if (const size_t open = type.find('{'), close = type.find('}', open); open != type.npos && close != type.npos) {
-    type = type.substr(open + 1, close - open - 1);
-    between = ',';
+/// What fits at a place. Where a file may stand, commands are offered only of a word that is begun, so that bash offers files.
+Words candidates(const Place& place, const std::string& word) {
+  if (place.option != nullptr && !word.starts_with('-')) return values_of(*place.option, place.file);
+  const auto arguments = arguments_of(*place.command);
+  if (!word.starts_with('-') && place.arguments < arguments.size()) {
+    Words values = values_of(*arguments[place.arguments], place.file);
+    if (!values.empty() || word.empty()) return values;
   }
-  std::vector<std::string> values;
-  std::istringstream parts(type);
-  for (std::string part; std::getline(parts, part, between);) values.push_back(part.substr(0, part.find("->")));
-  return values.size() > 1 || between == ',' ? values : std::vector<std::string>();
+  Words words = arguments.empty() || word.starts_with('-') ? options_of(*place.command) : Words();
+  for (const CLI::App* command : place.command->get_subcommands({})) words.push_back(command->get_name());
+  return words;
 }
 
-/// "    see:--color) words="auto always never" ;;" of each option that has such values.
-std::string cases_of_values(const CLI::App& command) {
-  std::string cases;
-  for (const CLI::Option* option : command.get_options()) {
-    const std::vector<std::string> values = values_of(*option);
-    if (values.empty()) continue;
-    std::vector<std::string> places;
-    for (const std::string& name : option->get_snames())
-      places.push_back(fmt::format("{}:-{}", command.get_name(), name));
-    for (const std::string& name : option->get_lnames())
-      places.push_back(fmt::format("{}:--{}", command.get_name(), name));
-    if (places.empty()) places.push_back(command.get_name() + ":" + command.get_name());  // the word after the command
-    cases += fmt::format("    {}) words=\"{}\" ;;\n", fmt::join(places, "|"), fmt::join(values, " "));
-  }
-  return cases;
+/// What the last of the words behind "qkv" can become, as bash cuts them.
+Words completions(const CLI::App& app, const Words& words) {
+  Place place(&app);
+  for (size_t n = 0; n + 1 < words.size(); ++n) pass(place, words[n]);
+  const std::string word = words.back() == "=" ? "" : words.back();
+  Words all = candidates(place, word);
+  std::erase_if(all, [&](const std::string& candidate) { return !candidate.starts_with(word); });
+  return all;
 }
 
-std::string bash_script(const CLI::App& app) {
-  std::vector<std::string> names;
-  std::string options, values;
-  for (const CLI::App* command : app.get_subcommands({})) {
-    names.push_back(command->get_name());
-    options += fmt::format("    {}) words=\"{}\" ;;\n", command->get_name(), fmt::join(options_of(*command), " "));
-    values += cases_of_values(*command);
-  }
-  return fmt::format(
-      R"x(# Completes qkv in bash; made by `qkv completion bash`. Where it says nothing, bash completes file names.
-_qkv() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} command="" words="" n
-  # bash cuts --option=value at the =.
-  if [[ $word == = ]]; then word=""; elif [[ $before == = ]]; then before=${{COMP_WORDS[COMP_CWORD - 2]}}; fi
-  for ((n = 1; n < COMP_CWORD; ++n)); do
-    if [[ ${{COMP_WORDS[n]}} != -* ]]; then command=${{COMP_WORDS[n]}}; break; fi
-  done
-  COMPREPLY=()
-  case $command:$before in
-{0}  esac
-  if [[ -z $words && ( -z $command || $word == -* ) ]]; then
-    case $command in
-    "") words="{1} {2}" ;;
-{3}    esac
-  fi
-  if [[ -n $words ]]; then mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word"); fi
-}}
-complete -o default -F _qkv qkv
-)x",
-      values, fmt::join(names, " "), fmt::join(options_of(app), " "), options);
+struct Options {
+  std::string shell;
+  Words words;
+  bool json = false;
+};
+
+std::string answer(const CLI::App& app, const Options& o) {
+  if (o.words.empty()) return o.json ? text_of({{"shell", o.shell}, {"script", kBashScript}}) : kBashScript;
+  const Words words = completions(app, o.words);
+  if (o.json) return text_of({{"words", words}});
+  std::string lines;
+  for (const std::string& word : words) lines += word + "\n";
+  return lines;
 }
 
 }  // namespace
 
 void add_completion(CLI::App& app, Run& run) {
-  auto shell = std::make_shared<std::string>();
+  auto options = std::make_shared<Options>();
+  Options& o = *options;
   CLI::App* command = app.add_subcommand("completion", "Print a script that completes qkv in a shell");
   command->footer(kExamples);
-  command->add_option("SHELL", *shell, "which shell")->required()->check(CLI::IsMember({"bash"}));
-  command->callback([shell, &app, &run] {
-    run = [shell, &app] {
-      std::fputs(bash_script(app).c_str(), stdout);
-      return 0;
-    };
+  command->add_option("SHELL", o.shell, "which shell")->required()->check(CLI::IsMember({"bash"}));
+  command->add_option("WORDS", o.words, "behind --: instead of the script, what the last of these words can become");
+  command->add_flag("--json", o.json, "the script, or the words, as JSON");
+  command->callback([options, &app, &run] {
+    run = [options, &app](Watch&) -> Answer { return {answer(app, *options)}; };
   });
 }
 

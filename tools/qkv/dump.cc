@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "qkv/error.h"
+#include "qkv/file_kind.h"
 #include "qkv/names.h"
 
 namespace qkv::cli {
@@ -54,7 +55,7 @@ std::string layer_prefix(int layer) { return layer < 0 ? "" : fmt::format("layer
 
 Dump::Dump(const std::string& path) : path_(path), sidecar_(read_sidecar(path)) {
   if (!TensorFile::is_one(path)) {
-    expect_known_format(path);
+    expect_tensors(path);
     weights_ = path;
     return;
   }

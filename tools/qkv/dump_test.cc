@@ -95,7 +95,7 @@ TEST_F(DumpTest, NamesThatSayNothingAreTold) {
 
 TEST_F(DumpTest, FilesOfOthersAreToldHowToConvert) {
   io::put_bytes(folder_ / "model.pt", "PK\x03\x04");
-  EXPECT_THAT(message_of<OptionError>([&] { read_tensor(folder_ / "model.pt"); }), HasSubstr("save_file(torch.load"));
+  EXPECT_THAT(message_of<FileError>([&] { read_tensor(folder_ / "model.pt"); }), HasSubstr("torch.load("));
 }
 
 }  // namespace

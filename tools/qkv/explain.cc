@@ -1,7 +1,7 @@
 // qkv explain: every step of attention with its numbers.
 #include "qkv/explain.h"
 
-#include <cstdio>
+#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>
@@ -12,8 +12,9 @@
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/examples.h"
+#include "qkv/fold.h"
 #include "qkv/part.h"
-#include "qkv/say.h"
+#include "qkv/watch.h"
 
 namespace qkv::cli {
 
@@ -59,7 +60,7 @@ int layer_of(const Options& o, const Dump& dump) {
 }
 
 /// `heading`: what stands above the page.
-int explain_from(const Options& o, const std::string& heading) {
+Answer explain_from(const Options& o, const std::string& heading, Watch& watch) {
   if (o.top < 1) throw OptionError(fmt::format("--top: expected at least 1, got {}", o.top));
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   const int layer = layer_of(o, dump);
@@ -67,17 +68,17 @@ int explain_from(const Options& o, const std::string& heading) {
   forward(problem.attention, problem.inputs, {});  // the checks alone
   check(o, problem);
   const Tokens tokens = find_tokens(o.tokens, o.batch, problem.sizes.queries, problem.sizes.keys);
-  for (const std::string& note : dump.notes()) say("qkv explain", note);
-  for (const std::string& note : problem.notes) say("qkv explain", note);
-  if (!tokens.note.empty()) say("qkv explain", tokens.note);
+  for (const std::string& note : dump.notes()) watch.say(note);
+  for (const std::string& note : problem.notes) watch.say(note);
+  if (!tokens.note.empty()) watch.say(tokens.note);
+  watch.progress().begin(fmt::format("query {}", o.query));
   const Explanation e = explain_query(problem, o.batch, o.head, o.query);
   const std::vector<TensorFacts> tensors = facts_of_tensors(problem, dump, layer);
-  if (o.json) fmt::print("{}", explanation_json(e, problem, tensors, tokens));
-  else fmt::print("{}{}", heading, explanation_text(e, problem, tensors, tokens, o.top, screen_of_stdout(o.color)));
-  for (const Agreement& a : e.agreements) {
-    if (!a.holds()) return 1;
-  }
-  return 0;
+  const bool holds =
+      std::all_of(e.agreements.begin(), e.agreements.end(), [](const Agreement& a) { return a.holds(); });
+  return {o.json ? explanation_json(e, problem, tensors, tokens)
+                 : heading + explanation_text(e, problem, tensors, tokens, o.top, screen_of_stdout(o.color)),
+          holds ? 0 : 1};
 }
 
 /// As a shell wants it: what holds a ';' in quotes.
@@ -93,7 +94,7 @@ std::string quoted(const std::string& options) {
 }
 
 /// The options of an example, as if they had been typed.
-int explain_example(const Options& o) {
+Answer explain_example(const Options& o, Watch& watch) {
   const Example& example = find_example(o.example.c_str());
   Options typed = o;  // what was typed beside the example stays, unless the example says it too
   CLI::App app;
@@ -101,18 +102,18 @@ int explain_example(const Options& o) {
   add_attention_options(app, typed.attention);
   if (o.attention.alibi->count() > 0) typed.attention.alibi = o.attention.alibi;
   app.parse(example.options);
-  return explain_from(typed,
-                      fmt::format("{}: {}\nqkv explain {}\n\n", example.name, example.title, quoted(example.options)));
+  const std::string title = fold(fmt::format("{}: {}\n", example.name, example.title), screen_of_stdout(o.color));
+  return explain_from(typed, title + fmt::format("qkv explain {}\n\n", quoted(example.options)), watch);
 }
 
-int explain(const Options& o) {
+Answer explain(const Options& o, Watch& watch) {
   if (o.example.empty()) {
     if (o.file.empty() && o.attention.tensors.at("q").empty() && o.attention.tensors.at("x").empty())
       throw OptionError("nothing to explain: give FILE, --q with --k, --x with --wq, or --example W1");
-    return explain_from(o, "");
+    return explain_from(o, "", watch);
   }
   if (!o.file.empty()) throw OptionError(fmt::format("--example {} and {}: give one of them", o.example, o.file));
-  return explain_example(o);
+  return explain_example(o, watch);
 }
 
 void add_scaling(CLI::App& command, Run& run) {
@@ -125,7 +126,9 @@ void add_scaling(CLI::App& command, Run& run) {
       ->check(CLI::Range(1, 1000000));
   scaling->add_option("--seed", o.seed, "of the normal random numbers");
   scaling->add_flag("--json", o.json, "as JSON");
-  scaling->callback([options, &run] { run = [options] { return explain_scaling(*options); }; });
+  scaling->callback([options, &run] {
+    run = [options](Watch& watch) -> Answer { return {explain_scaling(*options, watch.progress())}; };
+  });
 }
 
 }  // namespace
@@ -155,7 +158,7 @@ void add_explain(CLI::App& app, Run& run) {
   command->callback([options, command, &run] {
     if (!command->get_subcommands().empty()) return;
     options->tokens.tensors = options->file;
-    run = [options] { return explain(*options); };
+    run = [options](Watch& watch) { return explain(*options, watch); };
   });
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "qkv/problem.h"
+#include "qkv/progress.h"
 #include "qkv/terminal.h"
 #include "qkv/tokens.h"
 
@@ -79,6 +80,7 @@ struct ScalingOptions {
   bool json = false;
   ColorWhen color = ColorWhen::kAuto;
 };
-int explain_scaling(const ScalingOptions&);
+/// A table, or JSON.
+std::string explain_scaling(const ScalingOptions&, Progress&);
 
 }  // namespace qkv::cli

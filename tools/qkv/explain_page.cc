@@ -3,24 +3,11 @@
 
 #include <numeric>
 
+#include "qkv/fold.h"
 #include "qkv/see.h"
 #include "qkv/views.h"
 
 namespace qkv::cli {
-
-namespace {
-
-std::string indented(const std::string& text) {
-  std::string all;
-  for (size_t first = 0; first < text.size();) {
-    const size_t last = text.find('\n', first) + 1;
-    all += "   " + text.substr(first, last - first);
-    first = last;
-  }
-  return all;
-}
-
-}  // namespace
 
 Page::Page(const Explanation& e, const Problem& problem, const Tokens& tokens, int most, const Screen& screen)
     : e_(e), problem_(problem), tokens_(tokens), screen_(screen), dot_(screen.unicode ? "·" : "*") {
@@ -62,7 +49,7 @@ void Page::step(const std::string& name, const std::string& formula) {
   line(fmt::format("\n{}{}. {}{}   {}", bold(screen_.colors), ++step_, name, plain(screen_.colors), formula));
 }
 
-void Page::add(const Table& table) { text_ += indented(table.text(screen_)); }
+void Page::add(const Table& table) { text_ += table.text(screen_, 3); }
 
 std::string Page::dot_text(const std::vector<double>& a, const std::vector<double>& b) const {
   std::string text;
@@ -76,9 +63,9 @@ std::string Page::key_name(const KeySteps& k) const { return token_name(tokens_.
 void Page::tensor_table(const std::vector<TensorFacts>& tensors) {
   Table table({{"tensor", Side::kLeft},
                {"shape", Side::kLeft},
-               {"type", Side::kLeft},
-               {"bytes", Side::kRight},
-               {"rows sum to", Side::kLeft}});
+               {"type", Side::kLeft, Narrow::kDrop},
+               {"bytes", Side::kRight, Narrow::kFirst},
+               {"rows sum to", Side::kLeft, Narrow::kDrop}});
   for (const TensorFacts& t : tensors) {
     std::string sums;
     if (!t.row_sums.empty()) {
@@ -118,18 +105,20 @@ void Page::projections() {
                    p.heads == 1 ? "1 head" : fmt::format("{} heads", p.heads), e_.dim,
                    p.layout == WeightLayout::kInOut ? "{in, out}" : "{out, in}"));
   if (row.size() <= kMostTerms && e_.query_vector.size() <= 8) {
-    Table table({{"", Side::kLeft}, {"", Side::kRight}, {"", Side::kLeft}, {"", Side::kRight}});
+    Table table({{"", Side::kLeft}, {"", Side::kRight, Narrow::kDrop}, {"", Side::kRight}});
     for (size_t d = 0; d < e_.query_vector.size(); ++d) {
       std::vector<double> column(row.size());
       for (size_t n = 0; n < row.size(); ++n)
         column[n] = p.weight(p.wq, static_cast<int64_t>(n), e_.head * e_.dim + static_cast<int64_t>(d));
-      table.add({fmt::format("q[{}]", d), dot_text(row, column), "=", number(e_.query_vector[d])});
+      table.add({fmt::format("q[{}]", d), dot_text(row, column) + "  =", number(e_.query_vector[d])});
     }
     add(table);
   } else {
     line(fmt::format("   q: x times the columns {} to {} of wq", e_.head * e_.dim, (e_.head + 1) * e_.dim - 1));
   }
-  Table table({{"key", Side::kLeft}, {"k = x wk", Side::kLeft}, {e_.out.empty() ? "" : "v = x wv", Side::kLeft}});
+  Table table({{"key", Side::kLeft, Narrow::kCut},
+               {"k = x wk", Side::kLeft, Narrow::kCut},
+               {e_.out.empty() ? "" : "v = x wv", Side::kLeft, Narrow::kDrop}});
   for (size_t n : shown_)
     table.add({key_name(e_.keys[n]), vector_text(e_.keys[n].key_vector),
                e_.out.empty() ? "" : vector_text(e_.keys[n].value)});
@@ -153,7 +142,7 @@ void Page::agreement() {
 
 std::string explanation_text(const Explanation& e, const Problem& p, const std::vector<TensorFacts>& tensors,
                              const Tokens& tokens, int most, const Screen& screen) {
-  return Page(e, p, tokens, most, screen).write(tensors);
+  return fold(Page(e, p, tokens, most, screen).write(tensors), screen);
 }
 
 }  // namespace qkv::cli

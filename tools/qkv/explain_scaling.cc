@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "qkv/explain.h"
+#include "qkv/fold.h"
 #include "qkv/see_json.h"
 #include "qkv/table.h"
 
@@ -90,11 +91,12 @@ struct Measured {
   Facts plain, scaled;
 };
 
-Measured measure(const ScalingOptions& o, int64_t dim) {
+Measured measure(const ScalingOptions& o, int64_t dim, Progress& progress) {
   Normal normal(o.seed);
   std::vector<double> query(static_cast<size_t>(dim)), all;
   std::vector<Facts> plain, scaled;
-  for (int64_t draw = 0; draw < o.draws; ++draw) {
+  progress.begin(fmt::format("D = {}", dim), o.draws);
+  for (int64_t draw = 0; draw < o.draws; ++draw, progress.advance()) {
     for (double& x : query) x = normal();
     std::vector<double> scores(static_cast<size_t>(o.keys));
     for (double& s : scores) {
@@ -120,13 +122,26 @@ std::string weights_text(const Facts& f) {
   return text;
 }
 
+/// Into a pipe or a file in lines of 120 columns.
+std::string what_that_means(int64_t keys, const Screen& screen) {
+  const auto count = static_cast<double>(keys);
+  return fold(
+      fmt::format(
+          "A dot product of D such terms has the variance D, so scores grow with sqrt(D). Divided by sqrt(D) their "
+          "variance is 1 whatever D is. Without, one key takes everything, and the trace of the softmax's Jacobian, sum "
+          "of w (1 - w), falls towards 0: then no gradient reaches q and k. {} keys alike would have the entropy {:.4f} and "
+          "the trace {:.4f}.\n",
+          keys, std::log(count), 1 - 1 / count),
+      screen.terminal ? screen : Screen{.columns = 120, .terminal = true});
+}
+
 std::string text_of(const std::vector<Measured>& all, const ScalingOptions& o, const Screen& screen) {
   Table table({{"D", Side::kRight},
                {"scores", Side::kLeft},
-               {"variance", Side::kRight},
-               {"largest", Side::kRight},
-               {"weights, the largest first", Side::kLeft},
-               {"entropy", Side::kRight},
+               {"variance", Side::kRight, Narrow::kDrop},
+               {"largest", Side::kRight, Narrow::kDrop},
+               {"weights, the largest first", Side::kLeft, Narrow::kFirst},
+               {"entropy", Side::kRight, Narrow::kFirst},
                {"Jacobian trace", Side::kRight}});
   const auto row = [&](const std::string& dim, const char* scores, double variance, const Facts& f) {
     table.add({dim, scores, fmt::format("{:.2f}", variance), fmt::format("{:.2f}", f.largest), weights_text(f),
@@ -137,13 +152,11 @@ std::string text_of(const std::vector<Measured>& all, const ScalingOptions& o, c
     row(std::to_string(m.dim), "q k", m.variance, m.plain);
     row("", "q k / sqrt(D)", m.variance / static_cast<double>(m.dim), m.scaled);
   }
-  return fmt::format(
-      "Queries and keys of independent normal numbers, {} keys for each of {} queries; medians.\n\n{}\n"
-      "A dot product of D such terms has the variance D, so scores grow with sqrt(D). Divided by sqrt(D) their variance is 1\n"
-      "whatever D is. Without, one key takes everything, and the trace of the softmax's Jacobian, sum of w (1 - w), falls\n"
-      "towards 0: then no gradient reaches q and k. {} keys alike would have the entropy {:.4f} and the trace {:.4f}.\n",
-      o.keys, o.draws, table.text(screen), o.keys, std::log(static_cast<double>(o.keys)),
-      1 - 1 / static_cast<double>(o.keys));
+  return fold(
+             fmt::format("Queries and keys of independent normal numbers, {} keys for each of {} queries; medians.\n\n",
+                         o.keys, o.draws),
+             screen) +
+         table.text(screen) + "\n" + what_that_means(o.keys, screen);
 }
 
 nlohmann::json json_of(const Facts& f) {
@@ -152,13 +165,10 @@ nlohmann::json json_of(const Facts& f) {
 
 }  // namespace
 
-int explain_scaling(const ScalingOptions& o) {
+std::string explain_scaling(const ScalingOptions& o, Progress& progress) {
   std::vector<Measured> all;
-  for (int64_t dim : o.dims) all.push_back(measure(o, dim));
-  if (!o.json) {
-    fmt::print("{}", text_of(all, o, screen_of_stdout(ColorWhen::kAuto)));
-    return 0;
-  }
+  for (int64_t dim : o.dims) all.push_back(measure(o, dim, progress));
+  if (!o.json) return text_of(all, o, screen_of_stdout(ColorWhen::kAuto));
   nlohmann::json json = {{"keys", o.keys}, {"draws", o.draws}, {"seed", o.seed}, {"dims", nlohmann::json::array()}};
   for (const Measured& m : all) {
     json["dims"].push_back({{"dim", m.dim},
@@ -167,8 +177,7 @@ int explain_scaling(const ScalingOptions& o) {
                             {"plain", json_of(m.plain)},
                             {"scaled", json_of(m.scaled)}});
   }
-  fmt::print("{}", qkv::cli::text_of(json));
-  return 0;
+  return qkv::cli::text_of(json);
 }
 
 }  // namespace qkv::cli

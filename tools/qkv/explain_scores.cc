@@ -20,24 +20,24 @@ void Page::dot_products() {
   step("Dot products",
        fmt::format("q {} k = sum over d of q[d] {} k[d]: how alike the query and each key are", dot_, dot_));
   if (static_cast<size_t>(e_.dim) <= kMostTerms) {
-    Table table({{"key", Side::kLeft},
-                 {"k", Side::kLeft},
-                 {"", Side::kRight},
-                 {"", Side::kLeft},
+    Table table({{"key", Side::kLeft, Narrow::kCut},
+                 {"k", Side::kLeft, Narrow::kDrop},
+                 {"", Side::kRight, Narrow::kDrop},
                  {fmt::format("q {} k", dot_), Side::kRight}});
     for (size_t n : shown_) {
       const KeySteps& k = e_.keys[n];
-      table.add({key_name(k), vector_text(k.key_vector), dot_text(e_.query_vector, k.key_vector), "=", number(k.dot)});
+      table.add(
+          {key_name(k), vector_text(k.key_vector), dot_text(e_.query_vector, k.key_vector) + "  =", number(k.dot)});
     }
-    if (!rest_.empty()) table.add({the_rest(), "", "", "", range([](const KeySteps& k) { return k.dot; })});
+    if (!rest_.empty()) table.add({the_rest(), "", "", range([](const KeySteps& k) { return k.dot; })});
     return add(table);
   }
   const double length = length_of(e_.query_vector);
   line(fmt::format("   = |q| {} |k| {} cos(angle), with |q| = {}", dot_, dot_, number(length)));
-  Table table({{"key", Side::kLeft},
-               {"k", Side::kLeft},
-               {"|k|", Side::kRight},
-               {"cos", Side::kRight},
+  Table table({{"key", Side::kLeft, Narrow::kCut},
+               {"k", Side::kLeft, Narrow::kFirst},
+               {"|k|", Side::kRight, Narrow::kDrop},
+               {"cos", Side::kRight, Narrow::kDrop},
                {fmt::format("q {} k", dot_), Side::kRight}});
   for (size_t n : shown_) {
     const KeySteps& k = e_.keys[n];
@@ -53,10 +53,10 @@ void Page::scaled() {
   const bool usual = !problem_.attention.scale().has_value();
   step("Scaled", usual ? fmt::format("s = q {} k / sqrt(D), 1 / sqrt({}) = {}", dot_, e_.dim, number(e_.scale))
                        : fmt::format("s = scale {} q {} k, scale = {}", dot_, dot_, number(e_.scale)));
-  Table table({{"key", Side::kLeft}, {"", Side::kRight}, {"", Side::kLeft}, {"s", Side::kRight}});
+  Table table({{"key", Side::kLeft, Narrow::kCut}, {"", Side::kRight, Narrow::kDrop}, {"s", Side::kRight}});
   for (size_t n : shown_)
-    table.add({key_name(e_.keys[n]), times(e_.scale, e_.keys[n].dot), "=", number(e_.keys[n].scaled)});
-  if (!rest_.empty()) table.add({the_rest(), "", "", range([](const KeySteps& k) { return k.scaled; })});
+    table.add({key_name(e_.keys[n]), times(e_.scale, e_.keys[n].dot) + "  =", number(e_.keys[n].scaled)});
+  if (!rest_.empty()) table.add({the_rest(), "", range([](const KeySteps& k) { return k.scaled; })});
   add(table);
 }
 
@@ -74,7 +74,7 @@ void Page::modified(size_t m) {
       fmt::format("s = s - slope {} distance, slope = {}: what is far counts less", dot_, number(e_.alibi_slope)),
       "s = s + bias of this pair", text};
   step(names[static_cast<int>(kind)], formulas[static_cast<int>(kind)]);
-  Table table({{"key", Side::kLeft}, {"", Side::kRight}, {"", Side::kLeft}, {"s", Side::kRight}});
+  Table table({{"key", Side::kLeft, Narrow::kCut}, {"", Side::kRight, Narrow::kDrop}, {"s", Side::kRight}});
   for (size_t n : shown_) {
     const KeySteps& k = e_.keys[n];
     const double s = before(k, m), change = k.modified[m] - s;
@@ -82,9 +82,9 @@ void Page::modified(size_t m) {
     if (kind == Kind::kSoftCap) sum = fmt::format("{} tanh({} / {})", cap, number(s), cap);
     if (kind == Kind::kAlibi) sum += fmt::format(" - {} {} {}", number(e_.alibi_slope), dot_, k.distance);
     if (kind == Kind::kBias) sum += fmt::format(" {} {}", change < 0 ? "-" : "+", number(std::abs(change)));
-    table.add({key_name(k), sum, "=", number(k.modified[m])});
+    table.add({key_name(k), sum + "  =", number(k.modified[m])});
   }
-  if (!rest_.empty()) table.add({the_rest(), "", "", range([m](const KeySteps& k) { return k.modified[m]; })});
+  if (!rest_.empty()) table.add({the_rest(), "", range([m](const KeySteps& k) { return k.modified[m]; })});
   add(table);
 }
 
@@ -93,7 +93,7 @@ void Page::masks() {
   step("Masks", may_hide ? "a hidden key takes no part from here on" : "nothing hides a key");
   if (!may_hide) return;
   if (e_.rules.size() > kFirstRule) {
-    Table table({{"key", Side::kLeft}, {"s", Side::kRight}, {"", Side::kLeft}});
+    Table table({{"key", Side::kLeft, Narrow::kCut}, {"s", Side::kRight}, {"", Side::kLeft, Narrow::kCut}});
     for (size_t n : shown_) {
       const KeySteps& k = e_.keys[n];
       table.add({key_name(k), number(k.score()),

@@ -131,6 +131,7 @@ TEST_F(ExplainCommand, FaultsOfTheExamplesHaveTheirNumbersToo) {  // worked out 
   for (const Row& r :
        {Row{"--example W4s", {.118500, .005900, .875601}}, Row{"--example W4d", {.253716, .056612, .689672}},
         Row{"--example W4q", {.317663, .644257, .038079}}, Row{"--example W4i", {0, .028318, .971682}},
+        Row{"--example W4f", {.894285, .052857, .052857}}, Row{"--example W14", {1, 0, 0}},
         Row{"--example W5a", {.669762, .330238}}, Row{"--example W5b", {.9999776, .0000224}},
         Row{"--example W5c", {1, 0}}, Row{"--example W5d", {1, 0}}, Row{"--example W6", {.8, .2}},
         Row{"--example W22c --query 1", {.377541, .622459, 0}}}) {
@@ -138,6 +139,13 @@ TEST_F(ExplainCommand, FaultsOfTheExamplesHaveTheirNumbersToo) {  // worked out 
     ASSERT_EQ(w.size(), r.weights.size()) << r.arguments;
     for (size_t n = 0; n < w.size(); ++n) EXPECT_NEAR(w[n], r.weights[n], 6e-7) << r.arguments;
   }
+}
+
+TEST_F(ExplainCommand, PositionsAsFarApartHaveTheSameDotProduct) {
+  const double near_start = explained("--example W13 --query 0")["keys"][0]["dot"],
+               later = explained("--example W13 --query 1")["keys"][1]["dot"];
+  EXPECT_NEAR(near_start, 3.516271, 5e-7);
+  EXPECT_NEAR(later, near_start, 1e-9);
 }
 
 TEST_F(ExplainCommand, APageShowsEveryStepWithItsNumbers) {

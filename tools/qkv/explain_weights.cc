@@ -18,10 +18,10 @@ void Page::exponentials() {
   }
   step("Maximum", fmt::format("m = {}{}", number(e_.maximum), whose));
   step("Exponentials", "exp(s - m); taking m off changes no weight, and nothing overflows");
-  Table table({{"key", Side::kLeft},
-               {"s", Side::kRight},
-               {"exp(s)", Side::kRight},
-               {"s - m", Side::kRight},
+  Table table({{"key", Side::kLeft, Narrow::kCut},
+               {"s", Side::kRight, Narrow::kDrop},
+               {"exp(s)", Side::kRight, Narrow::kFirst},
+               {"s - m", Side::kRight, Narrow::kDrop},
                {"exp(s - m)", Side::kRight}});
   double raw = 0, raw_rest = 0;
   const auto row = [&](const std::string& name, double s, double e) {
@@ -47,10 +47,10 @@ void Page::exponentials() {
 
 void Page::weights() {
   step("Weights", "w = exp(s - m) / sum");
-  Table table({{"key", Side::kLeft}, {"", Side::kRight}, {"", Side::kLeft}, {"w", Side::kRight}});
+  Table table({{"key", Side::kLeft, Narrow::kCut}, {"", Side::kRight, Narrow::kDrop}, {"w", Side::kRight}});
   double sum = 0;
   const auto row = [&](const std::string& name, double e, double w) {
-    table.add({name, fmt::format("{} / {}", number(e), number(e_.sum)), "=", number(w)});
+    table.add({name, fmt::format("{} / {}  =", number(e), number(e_.sum)), number(w)});
     sum += w;
   };
   for (size_t n : shown_) row(key_name(e_.keys[n]), e_.keys[n].exponential, e_.keys[n].weight);
@@ -58,15 +58,17 @@ void Page::weights() {
     row(the_rest(), sum_of_rest([](const KeySteps& k) { return k.exponential; }),
         sum_of_rest([](const KeySteps& k) { return k.weight; }));
   for (const Keyless& k : e_.keyless) row(k.name, k.exponential, k.exponential / e_.sum);
-  table.add({"sum", "", "", number(sum)});
+  table.add({"sum", "", number(sum)});
   add(table);
   if (!e_.keyless.empty()) line("   What has no key has no value: its weight is lost to the output.");
 }
 
 void Page::weighted_values() {
   step("Weighted values", fmt::format("out = sum of w {} v", dot_));
-  Table table(
-      {{"key", Side::kLeft}, {"w", Side::kRight}, {"v", Side::kLeft}, {fmt::format("w {} v", dot_), Side::kLeft}});
+  Table table({{"key", Side::kLeft, Narrow::kCut},
+               {"w", Side::kRight, Narrow::kDrop},
+               {"v", Side::kLeft, Narrow::kFirst},
+               {fmt::format("w {} v", dot_), Side::kLeft, Narrow::kCut}});
   const auto weighted = [](const KeySteps& k) {
     std::vector<double> wv = k.value;
     for (double& x : wv) x = k.weight == 0 ? 0 : x * k.weight;

@@ -107,7 +107,7 @@ std::vector<int64_t> row_shape(const Problem& p) {
   return {p.sizes.batch, p.sizes.heads, p.sizes.queries};
 }
 
-Rows compute_rows(const Problem& p, int count) {
+Rows compute_rows(const Problem& p, int count, Progress& progress) {
   const DType sum = sum_type(p);
   const std::vector<int64_t> shape = row_shape(p);
   std::vector<int64_t> top = shape;
@@ -127,7 +127,7 @@ Rows compute_rows(const Problem& p, int count) {
   out.rows.visible_keys = rows.visible.view().as<int32_t>();
   out.rows.top_weights = rows.weights.view().as<float>();
   out.rows.top_indices = rows.columns.view().as<int32_t>();
-  forward(p.attention, p.inputs, out);
+  progress.forward(p.attention, p.inputs, out);
   return rows;
 }
 
@@ -211,8 +211,8 @@ std::vector<bool> padding_of(const Problem& p, int64_t batch) {
   return padding;
 }
 
-std::vector<HeadFacts> facts_of(const Problem& p, int64_t batch, int count) {
-  const Rows rows = compute_rows(p, count);
+std::vector<HeadFacts> facts_of(const Problem& p, int64_t batch, int count, Progress& progress) {
+  const Rows rows = compute_rows(p, count, progress);
   const std::vector<bool> padding = padding_of(p, batch);
   PlaceObserver places(batch, p.sizes.heads, keys_of(p, batch), padding);
   observe(p.attention, p.inputs, {rows.row_max.view(), rows.row_sum.view()}, {places});

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "qkv/problem.h"
+#include "qkv/progress.h"
 
 namespace qkv::cli {
 
@@ -39,7 +40,7 @@ inline constexpr double kHabit = 0.8;
 std::vector<bool> padding_of(const Problem&, int64_t batch);
 
 /// Facts of every head of a batch entry, `count` links each. O(L) memory.
-std::vector<HeadFacts> facts_of(const Problem&, int64_t batch, int count);
+std::vector<HeadFacts> facts_of(const Problem&, int64_t batch, int count, Progress&);
 /// The same of one head of weights {B, H, L, S} that somebody computed; query i stands at key i + offset.
 HeadFacts facts_of_weights(View<const void> weights, int64_t batch, int64_t head, int64_t offset, int count);
 

@@ -54,12 +54,13 @@ void expect_same(const HeadFacts& a, const HeadFacts& b) {
 TEST(Facts, ComputedInTheSweepAreThoseOfTheWeights) {
   const Attention formulas[] = {Attention(), Attention().visible(Causal{}).align(Align::kBottomRight),
                                 Attention().visible(Window{3, 1}).align(Align::kBottomRight)};
+  Progress progress;
   for (const Attention& formula : formulas) {
     for (const Sizes& s : {Sizes{2, 4, 2, 13, 13, 8, 8}, Sizes{1, 2, 2, 5, 140, 16, 16}, Sizes{1, 1, 1, 1, 7, 3, 3}}) {
       const Problem p = random_problem(s, Attention(formula).align(Align::kBottomRight), 7);
       const Array w = weights_of(p);
       for (int64_t b = 0; b < s.batch; ++b) {
-        const auto swept = facts_of(p, b, 3);
+        const auto swept = facts_of(p, b, 3, progress);
         ASSERT_EQ(swept.size(), static_cast<size_t>(s.heads));
         for (size_t h = 0; h < swept.size(); ++h) {
           const auto head = static_cast<int64_t>(h);
@@ -99,7 +100,8 @@ TEST(Facts, PaddedQueriesAreLeftOutHoweverThePaddingIsSaid) {
   lengths.inputs.key_lengths = View<const int32_t>(&four, {1});
   mask.inputs.keep_mask = View<const bool>(keep, {1, 1, 1, 6});
   const Array w = weights_of(lengths);
-  const auto a = facts_of(lengths, 0, 2), b = facts_of(mask, 0, 2);
+  Progress progress;
+  const auto a = facts_of(lengths, 0, 2, progress), b = facts_of(mask, 0, 2, progress);
   const HeadFacts alone = [&] {
     View<const void> part = w.view();
     part.shape[2] = part.shape[3] = 4;
@@ -119,10 +121,11 @@ class LinksOf3x3 : public ::testing::Test {
     path_ = std::string(::testing::TempDir()) + "links.npy";
     const float w[] = {0.5F, 0.5F, 0, 0.1F, 0.2F, 0.7F, 0.2F, 0.6F, 0.2F};
     write_npy(path_, View<const float>(w, {3, 3}));
-    layer_.emplace(Dump(path_), AttentionOptions(), -1, WeightsFrom::kFile);
+    layer_.emplace(Dump(path_), AttentionOptions(), -1, WeightsFrom::kFile, progress_);
   }
   void TearDown() override { std::remove(path_.c_str()); }
   std::string path_;
+  Progress progress_;
   std::optional<Layer> layer_;
 };
 

@@ -13,6 +13,7 @@ namespace qkv::cli {
 
 namespace {
 
+constexpr int kAroundBar = 28, kShortestBar = 8, kLongestBar = 24;  // columns of the legend
 constexpr std::string_view kRamp = " .:-=+*#%@";  // ten steps that get darker on paper, brighter on a black screen
 
 /// Three columns: ".56", "1.0", "-.2"; nothing for what rounds to 0.
@@ -65,7 +66,8 @@ std::string legend_of(const Shade& shade, const Screen& screen, Cells cells) {
   std::string bar = cells == Cells::kNumbers ? "to" : fmt::format("'{}'", kRamp);
   if (screen.colors != ColorDepth::kNone) {
     bar.clear();
-    for (int n = 0; n < 24; ++n) bar += background(shade.color_at(n / 23.0), screen.colors) + " ";
+    const int width = std::clamp(screen.columns - kAroundBar, kShortestBar, kLongestBar);
+    for (int n = 0; n < width; ++n) bar += background(shade.color_at(n / (width - 1.0)), screen.colors) + " ";
     bar += plain(screen.colors);
   }
   return fmt::format("{} {:.3g} {} {:.3g}, {}", shade.measure(), shade.darkest(), bar, shade.brightest(), shade.name());

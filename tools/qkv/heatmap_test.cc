@@ -177,5 +177,30 @@ TEST(Table, ColumnsLineUpInEveryScript) {
             "  bad  great   10\n");
 }
 
+TEST(Table, OfANarrowTerminalLeavesColumnsOutAndSaysSo) {
+  Table table({{"name", Side::kLeft, Narrow::kCut},
+               {"a", Side::kRight, Narrow::kDrop},
+               {"b", Side::kRight, Narrow::kFirst},
+               {"c", Side::kRight, Narrow::kDrop},
+               {"value", Side::kRight}});
+  table.add({"attention", "0.25", "0.50", "0.75", "1.234567"});
+  const auto at = [&](int columns) { return table.text({.unicode = true, .columns = columns, .terminal = true}); };
+  EXPECT_EQ(at(40), table.text(Screen{}));
+  EXPECT_EQ(at(36),
+            "name          a     c     value\n"
+            "attention  0.25  0.75  1.234567\n"
+            "(no room for: b)\n");
+  EXPECT_EQ(at(25),
+            "name          a     value\n"
+            "attention  0.25  1.234567\n"
+            "(no room for: b, c)\n");
+  EXPECT_EQ(at(16),
+            "name       value\n"
+            "atten…  1.234567\n"
+            "(no room for: a,\n"
+            "b, c)\n");
+  EXPECT_EQ(table.text({.columns = 16}), table.text(Screen{})) << "a pipe";
+}
+
 }  // namespace
 }  // namespace qkv::cli

@@ -28,11 +28,11 @@ bool hides_anything(const Problem& p) {
 
 std::vector<int64_t> matrix_shape(const Sizes& s) { return {s.batch, s.heads, s.queries, s.keys}; }
 
-Array computed_weights(const Problem& p) {
+Array computed_weights(const Problem& p, Progress& progress) {
   Array weights(sum_type(p), matrix_shape(p.sizes));
   Outputs out;
   out.weights = weights.view();
-  forward(p.attention, p.inputs, out);
+  progress.forward(p.attention, p.inputs, out);
   return weights;
 }
 
@@ -46,11 +46,11 @@ Matrix matrix_of(View<const void> w, int64_t batch, int64_t head) {
 }
 
 /// Keys that each query sees, {L}; of weights alone those that are not exactly 0.
-std::vector<float> visible_of(const Problem& part) {
+std::vector<float> visible_of(const Problem& part, Progress& progress) {
   Array visible(DType::kInt32, {1, 1, part.sizes.queries});
   Outputs out;
   out.rows.visible_keys = visible.view().as<int32_t>();
-  forward(part.attention, part.inputs, out);
+  progress.forward(part.attention, part.inputs, out);
   const auto* first = static_cast<const int32_t*>(visible.data());
   return {first, first + visible.size()};
 }
@@ -82,7 +82,7 @@ struct LargestOfCells {
 };
 
 /// At O(L) memory beside the picture.
-Matrix picture_of_maxima(const Problem& part, Measure measure) {
+Matrix picture_of_maxima(const Problem& part, Measure measure, Progress& progress) {
   const int64_t queries = part.sizes.queries, keys = part.sizes.keys;
   const int cell = Pyramid::cell_for(queries, keys, kPictureSide);
   Matrix m{ceil_div(queries, cell), ceil_div(keys, cell), cell, {}, {}};
@@ -90,9 +90,9 @@ Matrix picture_of_maxima(const Problem& part, Measure measure) {
   Outputs out;
   out.row_max = row_max.view();
   out.row_sum = row_sum.view();
-  forward(part.attention, part.inputs, out);
+  progress.forward(part.attention, part.inputs, out);
   const std::vector<float> factor =
-      measure == Measure::kLift ? visible_of(part) : std::vector<float>(static_cast<size_t>(queries), 1.0F);
+      measure == Measure::kLift ? visible_of(part, progress) : std::vector<float>(static_cast<size_t>(queries), 1.0F);
   LargestOfCells largest{m, factor};
   observe(part.attention, part.inputs, {row_max.view(), row_sum.view()}, {largest});
   m.values = std::move(largest.values);
@@ -123,7 +123,19 @@ void check_weights(View<const void> w) {
 
 }  // namespace
 
-Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, WeightsFrom from) : number_(number) {
+std::string layer_name(const Layer& layer) {
+  return layer.number() < 0 ? "all heads" : fmt::format("layer {}", layer.number());
+}
+
+std::string head_name(const Layer& layer, int64_t head, int64_t batch) {
+  std::string text = layer.number() < 0 ? "" : fmt::format("layer {}, ", layer.number());
+  text += fmt::format("head {}", head);
+  return layer.batches() > 1 ? text + fmt::format(", batch entry {}", batch) : text;
+}
+
+Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, WeightsFrom from, Progress& progress)
+    : number_(number), progress_(&progress) {
+  progress.begin(layer_name(*this));
   const bool brings_queries = std::any_of(options.tensors.begin(), options.tensors.end(), [](const auto& t) {
     return (t.first == "q" || t.first == "x") && !t.second.empty();
   });
@@ -133,7 +145,7 @@ Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, Weig
     problem_ = make_problem(options, dump, number);
     sizes_ = problem_->sizes;
     whole_ = sizes_.pairs() <= kMostWeights;
-    if (whole_) weights_ = computed_weights(*problem_);
+    if (whole_) weights_ = computed_weights(*problem_, progress);
     return;
   }
   auto found = dump.find(number, "weights");
@@ -165,15 +177,19 @@ int64_t Layer::offset(int64_t batch) const {
 }
 
 std::vector<HeadFacts> Layer::facts(int64_t batch, int links) const {
-  if (problem_) return facts_of(part_of(*problem_, {.batch = batch}), 0, links);
+  if (problem_) {
+    progress_->begin(layer_name(*this));
+    return facts_of(part_of(*problem_, {.batch = batch}), 0, links, *progress_);
+  }
   std::vector<HeadFacts> all;
   for (int64_t h = 0; h < heads(); ++h) all.push_back(facts(batch, links, h));
   return all;
 }
 
 HeadFacts Layer::facts(int64_t batch, int links, int64_t head) const {
+  progress_->begin(head_name(*this, head, batch));
   if (!problem_) return facts_of_weights(weights(), batch, head, offset(batch), links);
-  return facts_of(part_of(*problem_, {.batch = batch, .head = head}), 0, links).front();
+  return facts_of(part_of(*problem_, {.batch = batch, .head = head}), 0, links, *progress_).front();
 }
 
 std::vector<bool> Layer::padding(int64_t batch) const {
@@ -181,13 +197,14 @@ std::vector<bool> Layer::padding(int64_t batch) const {
 }
 
 Matrix Layer::picture(int64_t batch, int64_t head, Measure measure) const {
+  progress_->begin(head_name(*this, head, batch));
   std::optional<Problem> part;
   if (problem_) part = part_of(*problem_, {.batch = batch, .head = head});
-  if (!whole_) return picture_of_maxima(*part, measure);
+  if (!whole_) return picture_of_maxima(*part, measure, *progress_);
   Matrix m = matrix_of(weights(), batch, head);
   if (measure == Measure::kLift) {
     // Packed sequences are shorter than the matrix; rows past their end have no weights.
-    std::vector<float> visible = part ? visible_of(*part) : visible_of(m);
+    std::vector<float> visible = part ? visible_of(*part, *progress_) : visible_of(m);
     visible.resize(static_cast<size_t>(m.rows));
     for (size_t n = 0; n < m.values.size(); ++n) m.values[n] *= visible[n / static_cast<size_t>(m.columns)];
   }
@@ -207,7 +224,7 @@ std::vector<double> Layer::row(int64_t batch, int64_t head, int64_t query) const
     return row;
   }
   const Problem part = part_of(*problem_, {batch, head, query, 1});
-  const Array w = computed_weights(part);
+  const Array w = computed_weights(part, *progress_);
   for (int64_t j = 0; j < part.sizes.keys; ++j) row[static_cast<size_t>(j)] = element(w.view(), 0, 0, 0, j);
   return row;
 }

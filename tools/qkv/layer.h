@@ -1,13 +1,21 @@
 // One layer of a file, seen through its weights: computed from q and k, or read.
 #pragma once
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "qkv/facts.h"
 #include "qkv/heatmap.h"
 #include "qkv/problem.h"
+#include "qkv/progress.h"
 
 namespace qkv::cli {
+
+class Layer;
+/// "layer 4"; "all heads" where layers have no numbers.
+std::string layer_name(const Layer&);
+/// "layer 4, head 7", with the batch entry where there are several.
+std::string head_name(const Layer&, int64_t head, int64_t batch);
 
 /// kLift: weight times the number of keys that the query sees. Of weights from a file those of exactly 0 count as not seen.
 enum class Measure : uint8_t { kWeight, kLift };
@@ -16,8 +24,9 @@ enum class WeightsFrom : uint8_t { kQueriesAndKeys, kFile };
 
 class Layer {
  public:
-  /// Computes from q and k where they are there, unless `from` says that the file's weights are meant.
-  Layer(const Dump&, const AttentionOptions&, int number, WeightsFrom from);
+  /// Computes from q and k where they are there, unless `from` says that the file's weights are meant. Whatever takes long
+  /// here and in the functions below is told to `progress`, which has to live as long.
+  Layer(const Dump&, const AttentionOptions&, int number, WeightsFrom from, Progress& progress);
 
   int number() const { return number_; }
   int64_t batches() const { return sizes_.batch; }
@@ -40,8 +49,11 @@ class Layer {
   /// All weights of one query {S}, at O(S) memory.
   std::vector<double> row(int64_t batch, int64_t head, int64_t query) const;
 
+  Progress& progress() const { return *progress_; }
+
  private:
   int number_;
+  Progress* progress_;
   std::optional<Problem> problem_;
   Array weights_;
   bool whole_ = false;

@@ -91,6 +91,7 @@ std::vector<RankedLink> rank_links(const Layer& layer, int64_t batch, int64_t he
   const int64_t offset = layer.offset(batch);
   const std::vector<bool> padding = layer.padding(batch);
   for (int64_t h = head >= 0 ? head : 0; h <= (head >= 0 ? head : layer.heads() - 1); ++h) {
+    layer.progress().begin(head_name(layer, h, batch));
     each_link(w, batch, h, padding, [&](const RankedLink& r) {
       if (rank == Rank::kSurprise && (r.link.key == 0 || r.link.key == r.link.query + offset)) return;
       if (r.link.weight > 0) links.push_back(r);

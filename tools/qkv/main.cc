@@ -3,9 +3,11 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <sstream>
@@ -27,19 +29,29 @@ namespace {
 
 constexpr int kFailure = 1, kWrongUse = 2;
 
-/// As if the signal had not been caught: a shell sees it and ends its loop.
-void end_by(int signal) {
-  std::fflush(nullptr);
-  std::signal(signal, SIG_DFL);
-  std::raise(signal);
+/// "qkv attend"
+std::string name_of(const CLI::App& app) {
+  std::string name = "qkv";
+  for (const CLI::App* command : app.get_subcommands()) name += " " + command->get_name();
+  return name;
 }
 
 /// "qkv attend: ..." on one line, whatever the message or a file name in it holds.
 int report(const CLI::App& app, std::string_view message, int code) {
-  std::string who = "qkv";
-  for (const CLI::App* command : app.get_subcommands()) who += " " + command->get_name();
-  qkv::cli::say(who, message);
+  qkv::cli::say(name_of(app), qkv::cli::without_function(message));
   return code;
+}
+
+/// Writes `text` to standard output. The exit code.
+int print(const CLI::App& app, const std::string& text, int code) {
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return code;
+  return report(app, fmt::format("standard output cannot be written: {}", std::strerror(errno)), kFailure);
+}
+
+qkv::cli::Answer answer_of(const qkv::cli::Run& chosen, const CLI::App& app) {
+  qkv::cli::Watch watch(name_of(app));
+  return chosen(watch);
 }
 
 /// The word that should have been a command; empty where there is none.
@@ -59,8 +71,7 @@ int report_wrong_options(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {  // --help, --version
     std::ostringstream text;
     app.exit(error, text, text);
-    std::fputs(text.str().c_str(), stdout);
-    return std::fflush(stdout) == 0 ? 0 : report(app, "standard output cannot be written", kFailure);
+    return print(app, text.str(), 0);
   }
   const auto chosen = app.get_subcommands();
   return report(app,
@@ -95,19 +106,14 @@ int run(int argc, char** argv) {
     return report(app, unknown + " (qkv --help lists them)", kWrongUse);
   try {
     app.parse(argc, argv);
-    const int code = chosen();
-    if (std::fflush(stdout) != 0) return report(app, "standard output cannot be written", kFailure);
-    return code;
+    const auto [text, code] = answer_of(chosen, app);
+    return print(app, text, code);
   } catch (const CLI::ParseError& e) {
     return report_wrong_options(app, e);
   } catch (const qkv::ArgumentError& e) {
     return report(app, e.what(), kWrongUse);
   } catch (const qkv::FileError& e) {
     return report(app, e.what(), kWrongUse);
-  } catch (const qkv::cli::Interrupted& e) {
-    report(app, "interrupted, nothing was written", kFailure);
-    end_by(e.signal);
-    return kFailure;
   } catch (const std::bad_alloc&) {
     return report(app, "out of memory; take fewer layers (--layer), or leave --weights out", kFailure);
   } catch (const std::exception& e) {
@@ -120,6 +126,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     open_standard_streams();
+    std::signal(SIGXFSZ, SIG_IGN);  // a file that grows past `ulimit -f` is an error of write(), which says so
     return run(argc, argv);
   } catch (...) {  // while reporting
     return kFailure;

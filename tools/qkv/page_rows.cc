@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "core/ceil_div.h"
 #include "qkv/observers.h"
 #include "qkv/part.h"
@@ -25,7 +27,7 @@ struct Rows {
   Array weights, scores;
 };
 
-Rows compute(const Problem& p, std::span<const int32_t> rows, bool with_scores) {
+Rows compute(const Problem& p, std::span<const int32_t> rows, bool with_scores, Progress& progress) {
   const Sizes& s = p.sizes;
   const auto n = static_cast<int64_t>(rows.size());
   Rows result{Array(sum_type(p), {s.batch, s.heads, n, s.keys}), {}};
@@ -36,7 +38,7 @@ Rows compute(const Problem& p, std::span<const int32_t> rows, bool with_scores) 
     out.masked_scores = result.scores.view();
   }
   out.matrix_rows = View<const int32_t>(rows.data(), {n});
-  forward(p.attention, p.inputs, out);
+  progress.forward(p.attention, p.inputs, out);
   return result;
 }
 
@@ -67,7 +69,8 @@ void for_each_row_of(const Layer& layer, const Problem& p, const std::function<v
   for (int64_t first = 0; first < s.queries; first += at_once) {
     std::vector<int32_t> rows(static_cast<size_t>(std::min(at_once, s.queries - first)));
     std::iota(rows.begin(), rows.end(), static_cast<int32_t>(first));
-    hand_out(layer, compute(p, rows, true), first, static_cast<int64_t>(rows.size()), see);
+    layer.progress().begin(fmt::format("{}, query {} of {}", layer_name(layer), first, s.queries));
+    hand_out(layer, compute(p, rows, true, layer.progress()), first, static_cast<int64_t>(rows.size()), see);
   }
 }
 
@@ -118,8 +121,9 @@ KeyRange range_of(const Problem& p, const Sequence& s, int64_t row) {
   return seen.empty() ? KeyRange{0, 0} : seen;
 }
 
-std::vector<float> weights_of_rows(const Problem& p, const Sequence& s, std::span<const int32_t> rows) {
-  const Rows computed = compute(part_of(p, {.batch = s.batch}), rows, false);
+std::vector<float> weights_of_rows(const Problem& p, const Sequence& s, std::span<const int32_t> rows,
+                                   Progress& progress) {
+  const Rows computed = compute(part_of(p, {.batch = s.batch}), rows, false, progress);
   std::vector<float> weights;
   for (int64_t h = 0; h < p.sizes.heads; ++h) {
     for (size_t n = 0; n < rows.size(); ++n) {
@@ -146,7 +150,7 @@ int overview_cell(int64_t queries, int64_t keys, int most_cells) {
   return std::max(4, Pyramid::cell_for(queries, keys, most_cells));
 }
 
-Overview overview_of(const Problem& p, int most_cells) {
+Overview overview_of(const Problem& p, int most_cells, Progress& progress) {
   const Sizes& s = p.sizes;
   Overview o;
   o.cell = overview_cell(s.queries, s.keys, most_cells);
@@ -158,7 +162,7 @@ Overview overview_of(const Problem& p, int most_cells) {
   Outputs out;
   out.row_max = o.row_max.view();
   out.row_sum = o.row_sum.view();
-  forward(p.attention, p.inputs, out);
+  progress.forward(p.attention, p.inputs, out);
   Pyramid pyramid(o.largest.view().as<float>(), o.mean.view().as<float>(), s.queries, s.keys, o.cell);
   observe(p.attention, p.inputs, o.sums(), {pyramid});
   return o;

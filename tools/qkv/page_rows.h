@@ -33,7 +33,7 @@ bool is_plain(const Problem&);
 KeyRange range_of(const Problem&, const Sequence&, int64_t row);
 
 /// Weights of chosen rows of one sequence, {heads, rows, keys}.
-std::vector<float> weights_of_rows(const Problem&, const Sequence&, std::span<const int32_t> rows);
+std::vector<float> weights_of_rows(const Problem&, const Sequence&, std::span<const int32_t> rows, Progress&);
 
 /// exp(s - lse) is a weight. In double, since float32 is too coarse where scores are large. -inf: the row sees nothing.
 std::vector<double> log_sums(const Problem&, const Sequence&, int64_t head, const RowSums&);
@@ -48,6 +48,6 @@ struct Overview {
   Array largest, mean, row_max, row_sum;
   RowSums sums() const { return {row_max.view(), row_sum.view()}; }
 };
-Overview overview_of(const Problem&, int most_cells);
+Overview overview_of(const Problem&, int most_cells, Progress&);
 
 }  // namespace qkv::cli

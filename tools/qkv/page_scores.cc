@@ -146,13 +146,16 @@ Head make_head(const Problem& p, const Sequence& s, int64_t h, const RowSums& su
 
 std::map<std::pair<int64_t, int64_t>, json> collect_scores(const Problem& p, const Layer& layer, const PagePart& part,
                                                            Blobs& blobs) {
-  const Overview overview = overview_of(p, part.overview_side);
+  Progress& progress = layer.progress();
+  progress.begin(layer_name(layer));
+  const Overview overview = overview_of(p, part.overview_side, progress);
   std::map<std::pair<int64_t, int64_t>, json> result;
   for (int64_t b : part.batches) {
     const Sequence s = sequence_of(layer, b);
     const std::vector<int32_t> rows = spread_rows(s.queries);
-    const std::vector<float> exact = weights_of_rows(p, s, rows);
+    const std::vector<float> exact = weights_of_rows(p, s, rows, progress);
     for (int64_t h : part.heads) {
+      progress.begin(head_name(layer, h, b));
       const Head head = make_head(p, s, h, overview.sums());
       json cells = {{"kind", "scores"},
                     {"dim", p.sizes.dim},

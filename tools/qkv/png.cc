@@ -42,11 +42,11 @@ std::vector<std::byte> encoded(const std::string& path, const Image& image) {
 
 }  // namespace
 
-void write_png(const std::string& path, const Image& image) {
+void write_png(const std::string& path, const Image& image, const std::stop_token& stop) {
   check(image);
   const std::vector<std::byte> bytes = encoded(path, image);
   io::OutputFile file("write_png", path);
-  file.write(bytes);
+  file.write(bytes, stop);
   file.commit();
 }
 

@@ -1,6 +1,7 @@
 // Pictures as files.
 #pragma once
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@ struct Image {
 };
 
 /// Writes 8-bit sRGB. The file appears complete or not at all; equal images give equal bytes. Throws ShapeError where the
-/// image is empty or has not as many bytes as it says, FileError where the file cannot be written.
-void write_png(const std::string& path, const Image&);
+/// image is empty or has not as many bytes as it says, FileError where the file cannot be written, Cancelled.
+void write_png(const std::string& path, const Image&, const std::stop_token& stop = {});
 
 }  // namespace qkv::cli

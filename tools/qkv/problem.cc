@@ -13,6 +13,7 @@
 
 #include "qkv/error.h"
 #include "qkv/heads.h"
+#include "qkv/say.h"
 #include "qkv/typed.h"
 #include "qkv/views.h"
 
@@ -229,7 +230,7 @@ class Maker {
     try {
       problem_.attention = Attention::parse(dump_.sidecar().attention);
     } catch (const OptionError& e) {
-      throw FileError(fmt::format("the attention in {}: {}", dump_.sidecar().path, e.what()));
+      throw FileError(fmt::format("the attention in {}: {}", dump_.sidecar().path, without_function(e.what())));
     }
   }
 

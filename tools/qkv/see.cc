@@ -1,18 +1,21 @@
 // qkv see: who attends to whom.
 #include "qkv/see.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include "qkv/choice.h"
 #include "qkv/color_option.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
-#include "qkv/say.h"
+#include "qkv/fold.h"
 #include "qkv/see_page.h"
+#include "qkv/watch.h"
 
 namespace qkv::cli {
 
@@ -31,7 +34,7 @@ constexpr const char* kExamples = R"(Examples:
   qkv see model.npz --links --top 3 --json
   qkv see model.npz --html page.html             (all heads as a page for the browser, in one file)
 
-Colours: --color=always|never|auto; NO_COLOR, COLORTERM, COLUMNS and LINES are respected.)";
+Colours: --color=always|never|auto; NO_COLOR, TERM, COLORTERM, COLUMNS and LINES are respected.)";
 
 void check(const SeeOptions& o, const Dump& dump) {
   if (o.layer >= 0) dump.expect_layer(o.layer);
@@ -56,16 +59,15 @@ void check(const SeeOptions& o, const Layer& layer) {
   if (o.row >= 0) expect_below("--row", o.row, layer.queries(), "query");
 }
 
-std::vector<Layer> layers_of(const SeeOptions& o, const Dump& dump) {
+std::vector<Layer> layers_of(const SeeOptions& o, const Dump& dump, Progress& progress) {
   std::vector<Layer> layers;
   for (int number : o.layer >= 0 ? std::vector<int>{o.layer} : dump.layers()) {
-    layers.emplace_back(dump, o.attention, number, o.from_file ? WeightsFrom::kFile : WeightsFrom::kQueriesAndKeys);
+    layers.emplace_back(dump, o.attention, number, o.from_file ? WeightsFrom::kFile : WeightsFrom::kQueriesAndKeys,
+                        progress);
     check(o, layers.back());
   }
   return layers;
 }
-
-void tell(const std::string& note) { say("qkv see", note); }
 
 bool shows_one_head(const SeeOptions& o, const std::vector<Layer>& layers) {
   if (o.head >= 0) return true;
@@ -78,23 +80,23 @@ std::string text_of_head(const SeeOptions& o, const std::vector<Layer>& layers, 
   const Layer& layer = layers.front();
   const Screen screen = screen_of_stdout(o.color);
   if (o.mask) {
-    if (o.plain) return plain_mask(o, layer);
+    if (o.plain) return fold(plain_mask(o, layer), screen);
     return o.json ? mask_json(o, layer) : mask_text(o, layer, tokens, screen);
   }
   if (o.row >= 0) {
-    if (o.plain) return plain_row(o, layer, tokens);
+    if (o.plain) return fold(plain_row(o, layer, tokens), screen);
     return o.json ? row_json(o, layer, tokens) : row_text(o, layer, tokens, screen);
   }
   if (o.json) return head_json(o, layer, tokens);
-  if (o.plain) return plain_head(o, layer, tokens);
+  if (o.plain) return fold(plain_head(o, layer, tokens), screen);
   return o.only_links ? heads_text(o, layers, tokens, screen) : head_text(o, layer, tokens, screen);
 }
 
-std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens) {
+std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens, Watch& watch) {
   if (!o.png.empty()) {
     SeeOptions chosen = o;
     if (!o.grid && shows_one_head(o, layers)) chosen.head = std::max(0, o.head);
-    return png_text(chosen, layers);
+    return png_text(chosen, layers, watch);
   }
   if (!o.grid && (o.mask || shows_one_head(o, layers))) {
     SeeOptions chosen = o;
@@ -104,30 +106,44 @@ std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const
   if (!o.between.empty()) throw OptionError("--between: say which head, with --layer and --head");
   if (o.row >= 0) throw OptionError("--row: say of which head, with --layer and --head");
   if (o.json) return heads_json(o, layers, tokens);
-  if (o.plain) return plain_heads(o, layers, tokens);
   const Screen screen = screen_of_stdout(o.color);
+  if (o.plain) return fold(plain_heads(o, layers, tokens), screen);
   return o.grid ? grid_text(o, layers, screen) : heads_text(o, layers, tokens, screen);
 }
 
-int see(const SeeOptions& o) {
+/// A picture under another name would be taken for something else.
+void expect_ending(const char* option, const std::string& name, std::initializer_list<std::string_view> endings) {
+  if (name.empty() || std::ranges::any_of(endings, [&](std::string_view e) { return name.ends_with(e); })) return;
+  throw OptionError(fmt::format("{} {}: expected a name that ends in {}", option, name, fmt::join(endings, " or ")));
+}
+
+void save_page(const SeeOptions& o, const std::vector<Layer>& layers, Watch& watch) {
+  const std::string page = page_of(o, layers);
+  watch.save([&](const std::stop_token& stop) { write_page(o.html, page, stop); });
+  watch.say(fmt::format("{} written, {:.2f} MB; open it in a browser", o.html, static_cast<double>(page.size()) / 1e6));
+}
+
+Answer see(const SeeOptions& o, Watch& watch) {
   for (const auto& [option, output] : {std::pair{"--png", o.png}, {"--html", o.html}}) {
     if (output.empty()) continue;
     expect_no_input(option, output, o.file, o.attention);
     expect_no_input(option, output, o.tokens.option, {});
     expect_no_input(option, output, o.tokens.key_option, {});
   }
+  expect_ending("--png", o.png, {".png"});
+  expect_ending("--html", o.html, {".html", ".htm"});
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   check(o, dump);
-  const std::vector<Layer> layers = layers_of(o, dump);
+  const std::vector<Layer> layers = layers_of(o, dump, watch.progress());
   const Tokens tokens = find_tokens(o.tokens, o.batch, layers.front().queries(), layers.front().keys());
-  for (const std::string& note : dump.notes()) tell(note);
-  if (!tokens.note.empty()) tell(tokens.note);
+  for (const std::string& note : dump.notes()) watch.say(note);
+  if (!tokens.note.empty()) watch.say(tokens.note);
   if (const Problem* p = layers.front().problem()) {
-    for (const std::string& note : p->notes) tell(note);
+    for (const std::string& note : p->notes) watch.say(note);
   }
-  if (!o.html.empty()) return write_page(o, layers), 0;
-  fmt::print("{}", text_of(o, layers, tokens));
-  return 0;
+  if (o.html.empty()) return {text_of(o, layers, tokens, watch)};
+  save_page(o, layers, watch);
+  return {};
 }
 
 /// --scale is a scale of colours where it is a word, and the factor of the scores where it is a number, as in the other
@@ -189,7 +205,7 @@ void add_see(CLI::App& app, Run& run) {
   command->callback([options, command, &run] {
     options->tokens.tensors = options->file;
     options->one_batch = command->count("--batch") > 0;
-    run = [options] { return see(*options); };
+    run = [options](Watch& watch) { return see(*options, watch); };
   });
 }
 

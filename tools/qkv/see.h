@@ -11,6 +11,8 @@
 
 namespace qkv::cli {
 
+class Watch;
+
 struct SeeOptions {
   std::string file, between, png, html;
   TokenSource tokens;
@@ -38,7 +40,7 @@ std::string row_json(const SeeOptions&, const Layer&, const Tokens&);
 std::string grid_text(const SeeOptions&, const std::vector<Layer>&, const Screen&);
 
 /// Draws one head, or all of them where o.head is below 0, into the file o.png; what that holds, as text or JSON.
-std::string png_text(const SeeOptions&, const std::vector<Layer>&);
+std::string png_text(const SeeOptions&, const std::vector<Layer>&, Watch&);
 
 /// All heads of some layers: a table of what each does, and the strongest links of every layer.
 std::string heads_text(const SeeOptions&, const std::vector<Layer>&, const Tokens&, const Screen&);
@@ -54,8 +56,6 @@ std::string plain_row(const SeeOptions&, const Layer&, const Tokens&);
 std::string plain_heads(const SeeOptions&, const std::vector<Layer>&, const Tokens&);
 std::string plain_mask(const SeeOptions&, const Layer&);
 
-/// "layer 4, head 7", with the batch entry where there are several.
-std::string head_name(const Layer&, int64_t head, int64_t batch);
 /// "computed from q and k" or "from the file".
 const char* source_of(const Layer&);
 /// What a head does, in sentences.

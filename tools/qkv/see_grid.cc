@@ -5,6 +5,7 @@
 
 #include "core/ceil_div.h"
 #include "qkv/colormap.h"
+#include "qkv/fold.h"
 #include "qkv/labels.h"
 #include "qkv/see.h"
 
@@ -124,7 +125,7 @@ std::string grid_text(const SeeOptions& o, const std::vector<Layer>& layers, con
   }
   text += legend_of(shade, screen, Cells::kShades);
   if (pairs > 1) text += fmt::format("; a cell is the largest of {} x {} pairs", pairs, pairs);
-  return text + "\n";
+  return fold(text + "\n", screen);
 }
 
 }  // namespace qkv::cli

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "qkv/error.h"
+#include "qkv/fold.h"
 #include "qkv/heatmap.h"
 #include "qkv/see.h"
 #include "qkv/see_json.h"
@@ -18,12 +19,12 @@ std::string title(const SeeOptions& o, const Layer& layer, const Screen& screen)
 
 std::string table_of(const std::vector<RankedLink>& links, const Layer& layer, int64_t batch, const Tokens& tokens,
                      const Screen& screen) {
-  Table table({{"query", Side::kRight},
+  Table table({{"query", Side::kRight, Narrow::kCut},
                {"", Side::kLeft},
-               {"key", Side::kLeft},
+               {"key", Side::kLeft, Narrow::kCut},
                {"weight", Side::kRight},
-               {"usual", Side::kRight},
-               {"distance", Side::kRight}});
+               {"usual", Side::kRight, Narrow::kDrop},
+               {"distance", Side::kRight, Narrow::kDrop}});
   for (const RankedLink& r : links) {
     table.add({token_name(tokens.queries, r.link.query), "->", token_name(tokens.keys, r.link.key),
                fmt::format("{:.3f}", r.link.weight), r.usual < 0 ? "" : fmt::format("{:.3f}", r.usual),
@@ -65,12 +66,6 @@ std::vector<RankedLink> chosen_links(const SeeOptions& o, const Layer& layer, co
 
 }  // namespace
 
-std::string head_name(const Layer& layer, int64_t head, int64_t batch) {
-  std::string text = layer.number() < 0 ? "" : fmt::format("layer {}, ", layer.number());
-  text += fmt::format("head {}", head);
-  return layer.batches() > 1 ? text + fmt::format(", batch entry {}", batch) : text;
-}
-
 const char* source_of(const Layer& layer) {
   return layer.problem() != nullptr ? "computed from q and k" : "from the file";
 }
@@ -111,7 +106,7 @@ std::string head_text(const SeeOptions& o, const Layer& layer, const Tokens& tok
   text += "\n" + description(facts);
   const Rank rank = rank_of(o, facts);
   const std::vector<RankedLink> links = chosen_links(o, layer, tokens, rank);
-  if (links.empty()) return text;
+  if (links.empty()) return fold(text, screen);
   const bool ranked = links.front().usual >= 0;
   const char* what = "Strongest links";
   if (!o.between.empty()) what = "Links between these tokens";
@@ -119,7 +114,7 @@ std::string head_text(const SeeOptions& o, const Layer& layer, const Tokens& tok
     what = "Strongest links beyond the usual (without links to itself and the first key)";
   text += fmt::format("\n{}{}{}\n{}", bold(screen.colors), what, plain(screen.colors),
                       table_of(links, layer, o.batch, tokens, screen));
-  return ranked ? text + kUsual : text;
+  return fold(ranked ? text + kUsual : text, screen);
 }
 
 std::string head_json(const SeeOptions& o, const Layer& layer, const Tokens& tokens) {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "qkv/fold.h"
 #include "qkv/see.h"
 #include "qkv/see_json.h"
 #include "qkv/table.h"
@@ -26,16 +27,16 @@ std::string table_of_heads(const SeeOptions& o, const std::vector<Layer>& layers
                            const Screen& screen) {
   Table table({{"layer", Side::kRight},
                {"head", Side::kRight},
-               {"entropy", Side::kRight},
-               {"keys", Side::kRight},
-               {"itself", Side::kRight},
-               {"previous", Side::kRight},
-               {"next", Side::kRight},
-               {"first", Side::kRight},
-               {"last", Side::kRight},
-               {"strongest link", Side::kLeft},
+               {"entropy", Side::kRight, Narrow::kDrop},
+               {"keys", Side::kRight, Narrow::kDrop},
+               {"itself", Side::kRight, Narrow::kFirst},
+               {"previous", Side::kRight, Narrow::kFirst},
+               {"next", Side::kRight, Narrow::kFirst},
+               {"first", Side::kRight, Narrow::kFirst},
+               {"last", Side::kRight, Narrow::kFirst},
+               {"strongest link", Side::kLeft, Narrow::kCut},
                {"", Side::kRight},
-               {"habit", Side::kLeft}});
+               {"habit", Side::kLeft, Narrow::kDrop}});
   for (const Layer& layer : layers) {
     const std::vector<HeadFacts> facts = layer.facts(o.batch, 1);
     for (size_t h = 0; h < facts.size(); ++h) {
@@ -56,11 +57,11 @@ std::string table_of_links(const SeeOptions& o, const std::vector<Layer>& layers
                            const Screen& screen) {
   Table table({{"layer", Side::kRight},
                {"head", Side::kRight},
-               {"query", Side::kRight},
+               {"query", Side::kRight, Narrow::kCut},
                {"", Side::kLeft},
-               {"key", Side::kLeft},
+               {"key", Side::kLeft, Narrow::kCut},
                {"weight", Side::kRight},
-               {"usual", Side::kRight}});
+               {"usual", Side::kRight, Narrow::kDrop}});
   bool ranked = false;
   for (const Layer& layer : layers) {
     for (const RankedLink& r : rank_links(layer, o.batch, -1, o.top, rank_of(o))) {
@@ -84,7 +85,7 @@ std::string table_of_links(const SeeOptions& o, const std::vector<Layer>& layers
 std::string heads_text(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens,
                        const Screen& screen) {
   const std::string links = table_of_links(o, layers, tokens, screen);
-  return o.only_links ? links : table_of_heads(o, layers, tokens, screen) + "\n" + links;
+  return fold(o.only_links ? links : table_of_heads(o, layers, tokens, screen) + "\n" + links, screen);
 }
 
 std::string heads_json(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens) {

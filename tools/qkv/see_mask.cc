@@ -5,6 +5,7 @@
 
 #include "qkv/colormap.h"
 #include "qkv/error.h"
+#include "qkv/fold.h"
 #include "qkv/grid.h"
 #include "qkv/masks.h"
 #include "qkv/rules.h"
@@ -97,8 +98,10 @@ std::string mask_text(const SeeOptions& o, const Layer& layer, const Tokens& tok
     const uint8_t id = joined(rule, o, plan, r, c);
     return CellLook{color_of(id), std::string(1, letter_of(id)), letter_of(id)};
   };
-  return fmt::format("{}who may see whom{}: {}\n\n{}\n{}", bold(screen.colors), plain(screen.colors), attention.text(),
-                     render_grid(plan, labels, paint, screen), legend(count(rule, o, attention), screen));
+  return fold(
+      fmt::format("{}who may see whom{}: {}\n\n{}\n{}", bold(screen.colors), plain(screen.colors), attention.text(),
+                  render_grid(plan, labels, paint, screen), legend(count(rule, o, attention), screen)),
+      screen);
 }
 
 std::vector<RuleCount> count_rules(const SeeOptions& o, const Layer& layer) {

@@ -13,7 +13,6 @@
 #include "qkv/colormap.h"
 #include "qkv/error.h"
 #include "qkv/labels.h"
-#include "qkv/say.h"
 #include "qkv/see_json.h"
 #include "qkv/version.h"
 
@@ -185,13 +184,10 @@ std::string page_of(const SeeOptions& o, const std::vector<Layer>& layers) {
   return text;
 }
 
-void write_page(const SeeOptions& o, const std::vector<Layer>& layers) {
-  const std::string text = page_of(o, layers);
-  io::OutputFile file("--html", o.html);
-  file.write(std::as_bytes(std::span(text)));
+void write_page(const std::string& path, const std::string& page, const std::stop_token& stop) {
+  io::OutputFile file("--html", path);
+  file.write(std::as_bytes(std::span(page)), stop);
   file.commit();
-  say("qkv see",
-      fmt::format("{} written, {:.2f} MB; open it in a browser", o.html, static_cast<double>(text.size()) / 1e6));
 }
 
 }  // namespace qkv::cli

@@ -1,5 +1,6 @@
 // qkv see --html: a page in one file that needs no network.
 #pragma once
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,8 @@ inline constexpr double kLargestPage = 20e6;
 /// be larger than kLargestPage; nothing large has been computed by then.
 std::string page_of(const SeeOptions&, const std::vector<Layer>&);
 
-/// Writes it to options.html, and its place and size to stderr.
-void write_page(const SeeOptions&, const std::vector<Layer>&);
+/// The file appears complete or not at all. Throws FileError, Cancelled.
+void write_page(const std::string& path, const std::string& page, const std::stop_token& stop = {});
 
 namespace page {            // made from tools/qkv/page/ by tools/qkv/page/embed.cmake
 extern const char kHtml[];  ///< with {{TITLE}}, {{FACTS}} and {{BYTES}} in it

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "qkv/bar.h"
+#include "qkv/fold.h"
 #include "qkv/masks.h"
 #include "qkv/part.h"
 #include "qkv/rules.h"
@@ -60,7 +61,7 @@ std::string row_text(const SeeOptions& o, const Layer& layer, const Tokens& toke
   const size_t shown = std::min(row.keys.size(), static_cast<size_t>(o.top));
   int widest = 0;
   for (size_t n = 0; n < shown; ++n) widest = std::max(widest, display_width(token_name(tokens.keys, row.keys[n].key)));
-  Table table({{"key", Side::kLeft}, {"weight", Side::kRight}, {"", Side::kLeft}});
+  Table table({{"key", Side::kLeft, Narrow::kCut}, {"weight", Side::kRight}, {"", Side::kLeft}});
   double rest = row.sum;
   for (size_t n = 0; n < shown; ++n) {
     const auto [key, weight] = row.keys[n];
@@ -74,7 +75,7 @@ std::string row_text(const SeeOptions& o, const Layer& layer, const Tokens& toke
   if (const Problem* p = layer.problem(); p != nullptr && (p->attention.has_sinks() || p->attention.has_zero_key()))
     text += fmt::format("the sink takes {:.4f}\n", 1 - row.sum);
   for (const std::string& h : row.hidden) text += "of its keys " + h + "\n";
-  return text;
+  return fold(text, screen);
 }
 
 std::string row_json(const SeeOptions& o, const Layer& layer, const Tokens& tokens) {

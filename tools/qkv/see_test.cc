@@ -118,6 +118,9 @@ TEST_F(See, APictureThatCannotBeDrawnLeavesNoFile) {
   write_npy(file("none.npy"), Array(DType::kFloat32, {2, 0, 3}).view());
   expect_refusal("see " + file("none.npy") + " --png " + file("x.png"), 2, "nothing to draw");
   EXPECT_FALSE(std::filesystem::exists(file("x.png")));
+  expect_refusal("see " + kSample + " --png " + file("x.txt"), 2, "ends in .png");
+  expect_refusal("see " + kSample + " --html " + file("x.txt"), 2, "ends in .html or .htm");
+  EXPECT_FALSE(std::filesystem::exists(file("x.txt")));
 }
 
 TEST_F(See, WrongUseIsCodeTwoAndOneLine) {
@@ -142,7 +145,8 @@ TEST(Layer, LiftOfALongInputIsThatOfEveryPair) {
   write_npz(folder / "x.npz", std::vector<NamedTensor>{{"q", q.view()}, {"k", k.view()}});
   AttentionOptions options;
   options.causal = true;
-  const Layer layer(Dump(folder / "x.npz"), options, -1, WeightsFrom::kQueriesAndKeys);
+  Progress progress;
+  const Layer layer(Dump(folder / "x.npz"), options, -1, WeightsFrom::kQueriesAndKeys, progress);
   ASSERT_FALSE(layer.weights());
   const Matrix lift = layer.picture(0, 0, Measure::kLift), weight = layer.picture(0, 0, Measure::kWeight);
   ASSERT_GT(lift.unit, 1);

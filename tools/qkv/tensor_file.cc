@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "qkv/error.h"
+#include "qkv/file_kind.h"
 
 namespace qkv::cli {
 
@@ -11,25 +12,10 @@ namespace {
 constexpr std::string_view kEndings[] = {".npz", ".safetensors"};
 
 std::variant<Npz, Safetensors> opened(const std::string& path) {
+  expect_tensors(path);
   if (path.ends_with(kEndings[0])) return Npz(path);
   return Safetensors(path);
 }
-
-/// Formats of others, with how to convert them.
-struct Foreign {
-  std::string_view ending, advice;
-};
-constexpr std::string_view kTorch = "in Python: safetensors.torch.save_file(torch.load(FILE), \"out.safetensors\")";
-constexpr Foreign kForeign[] = {
-    {".pt", kTorch},
-    {".pth", kTorch},
-    {".bin", kTorch},
-    {".pkl", "in Python: numpy.savez(\"out.npz\", q=q, k=k, v=v)"},
-    {".h5", "in Python: numpy.savez(\"out.npz\", q=file[\"q\"][()], ...)"},
-    {".gguf", "save its tensors as .safetensors"},
-    {".onnx", "save its tensors as .safetensors"},
-    {".json", "it belongs beside a file of tensors"},
-};
 
 }  // namespace
 
@@ -45,15 +31,8 @@ Array TensorFile::read(std::string_view name) const {
   return std::visit([&](const auto& file) { return file.read(name); }, file_);
 }
 
-void expect_known_format(const std::string& path) {
-  for (const Foreign& f : kForeign) {
-    if (path.ends_with(f.ending))
-      throw OptionError(fmt::format("{}: expected .npy, .npz or .safetensors; {}", path, f.advice));
-  }
-}
-
 Array read_array(const std::string& path) {
-  expect_known_format(path);
+  expect_tensors(path);
   return read_npy(path);
 }
 

@@ -29,10 +29,7 @@ Array read_tensor(const std::string& where);
 /// FILE of FILE:NAME.
 std::string file_of(const std::string& where);
 
-/// Throws OptionError for a file that is known to be something else, with the way to convert it.
-void expect_known_format(const std::string& path);
-
-/// An .npy or a pipe. A file that is known to be something else is refused with the way to convert it.
+/// An .npy or a pipe. Throws FileError.
 Array read_array(const std::string& path);
 
 }  // namespace qkv::cli

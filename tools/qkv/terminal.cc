@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -20,13 +21,28 @@ std::string_view text_of(const Surroundings& s, const char* name) {
   return value != nullptr ? value : "";
 }
 
+/// Names of terminals that have 256 colours and do not say so in their name.
+constexpr std::string_view kNamesWith256[] = {"xterm",     "xterm-kitty", "xterm-ghostty", "screen",  "tmux",
+                                              "alacritty", "foot",        "wezterm",       "contour", "mintty"};
+
+/// What the terminal can do. One of 8 or 16 colours, as linux or vt100, gets none: they would not tell weights apart.
+ColorDepth colors_of_terminal(std::string_view term, std::string_view colorterm) {
+  if (colorterm == "truecolor" || colorterm == "24bit" || term.find("direct") != term.npos) return ColorDepth::kTrue;
+  const bool named = std::ranges::find(kNamesWith256, term) != std::end(kNamesWith256);
+  return named || term.find("256color") != term.npos ? ColorDepth::k256 : ColorDepth::kNone;
+}
+
+/// Knows no escape sequences, whatever else is said.
+bool is_dumb(const Surroundings& s) { return text_of(s, "TERM").empty() || text_of(s, "TERM") == "dumb"; }
+
 ColorDepth colors_of(const Surroundings& s, ColorWhen when) {
-  if (when == ColorWhen::kNever) return ColorDepth::kNone;
-  const std::string_view term = text_of(s, "TERM"), colorterm = text_of(s, "COLORTERM");
-  if (when == ColorWhen::kAuto && (!s.terminal || !text_of(s, "NO_COLOR").empty() || term.empty() || term == "dumb"))
-    return ColorDepth::kNone;
-  const bool direct = colorterm == "truecolor" || colorterm == "24bit" || term.ends_with("-direct");
-  return direct ? ColorDepth::kTrue : ColorDepth::k256;
+  const ColorDepth depth = colors_of_terminal(text_of(s, "TERM"), text_of(s, "COLORTERM"));
+  switch (when) {
+    case ColorWhen::kNever: return ColorDepth::kNone;
+    case ColorWhen::kAlways: return std::max(depth, ColorDepth::k256);
+    case ColorWhen::kAuto: break;
+  }
+  return s.terminal && !is_dumb(s) && text_of(s, "NO_COLOR").empty() ? depth : ColorDepth::kNone;
 }
 
 bool has_utf8(const Surroundings& s) {
@@ -48,6 +64,16 @@ int size_of(const Surroundings& s, const char* name, int of_terminal, int otherw
   return of_terminal > 0 ? std::clamp(of_terminal, 20, 1000) : otherwise;
 }
 
+Surroundings surroundings_of(int descriptor) {
+  Surroundings s{[](const char* name) { return std::getenv(name); }, ::isatty(descriptor) == 1};
+  winsize size{};
+  if (s.terminal && ::ioctl(descriptor, TIOCGWINSZ, &size) == 0) {
+    s.columns = size.ws_col;
+    s.lines = size.ws_row;
+  }
+  return s;
+}
+
 std::string color_sequence(Rgb c, ColorDepth depth, int kind) {
   switch (depth) {
     case ColorDepth::kTrue: return fmt::format("\x1b[{};2;{};{};{}m", kind, c.r, c.g, c.b);
@@ -64,17 +90,16 @@ std::string style_sequence(const char* code, ColorDepth depth) {
 }  // namespace
 
 Screen screen_of(const Surroundings& s, ColorWhen when) {
-  return {colors_of(s, when), has_utf8(s), size_of(s, "COLUMNS", s.columns, 100), size_of(s, "LINES", s.lines, 50)};
+  return {colors_of(s, when), has_utf8(s), size_of(s, "COLUMNS", s.columns, 100), size_of(s, "LINES", s.lines, 50),
+          s.terminal};
 }
 
-Screen screen_of_stdout(ColorWhen when) {
-  Surroundings s{[](const char* name) { return std::getenv(name); }, ::isatty(STDOUT_FILENO) == 1};
-  winsize size{};
-  if (s.terminal && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
-    s.columns = size.ws_col;
-    s.lines = size.ws_row;
-  }
-  return screen_of(s, when);
+Screen screen_of_stderr() { return screen_of(surroundings_of(STDERR_FILENO), ColorWhen::kNever); }
+
+Screen screen_of_stdout(ColorWhen when) { return screen_of(surroundings_of(STDOUT_FILENO), when); }
+
+bool stderr_redraws() {
+  return ::isatty(STDERR_FILENO) == 1 && !is_dumb({[](const char* name) { return std::getenv(name); }});
 }
 
 std::string foreground(Rgb c, ColorDepth depth) { return color_sequence(c, depth, 38); }

@@ -14,6 +14,7 @@ struct Screen {
   bool unicode = false;  ///< block elements may be used
   int columns = 80;
   int lines = 24;
+  bool terminal = false;  ///< a person looks on, so that sentences are folded and tables made to fit
 };
 
 /// What the process stands in; a value, so that tests can make one.
@@ -27,8 +28,12 @@ struct Surroundings {
 /// 100 x 50. Block elements only where the locale is UTF-8.
 Screen screen_of(const Surroundings&, ColorWhen);
 
-/// The same of standard output.
+/// The same of standard output, and without colours of standard error.
 Screen screen_of_stdout(ColorWhen);
+Screen screen_of_stderr();
+
+/// Whether a line of standard error can be drawn again and again: on a terminal that is not dumb.
+bool stderr_redraws();
 
 struct Rgb {
   uint8_t r = 0, g = 0, b = 0;

@@ -29,6 +29,16 @@ TEST(Terminal, ColoursOnlyWhereSomebodyCanSeeThem) {
   EXPECT_EQ(screen_with({{"COLORTERM", "truecolor"}}, true).colors, ColorDepth::kNone);
 }
 
+TEST(Terminal, ATerminalOfFewColoursGetsNone) {
+  for (const char* term : {"vt100", "vt220", "linux", "ansi", "xterm-16color", "rxvt", "cons25"}) {
+    EXPECT_EQ(screen_with({{"TERM", term}}, true).colors, ColorDepth::kNone) << term;
+    EXPECT_EQ(screen_with({{"TERM", term}, {"COLORTERM", "24bit"}}, true).colors, ColorDepth::kTrue) << term;
+    EXPECT_EQ(screen_with({{"TERM", term}}, true, ColorWhen::kAlways).colors, ColorDepth::k256) << term;
+  }
+  for (const char* term : {"xterm", "screen", "tmux", "xterm-kitty", "rxvt-unicode-256color", "screen.xterm-256color"})
+    EXPECT_EQ(screen_with({{"TERM", term}}, true).colors, ColorDepth::k256) << term;
+}
+
 TEST(Terminal, NoColorIsRespectedWhereItIsNotEmpty) {
   EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"NO_COLOR", "1"}}, true).colors, ColorDepth::kNone);
   EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"NO_COLOR", ""}}, true).colors, ColorDepth::k256);
@@ -38,6 +48,11 @@ TEST(Terminal, TheOptionComesBeforeTheVariable) {
   EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"NO_COLOR", "1"}}, false, ColorWhen::kAlways).colors, ColorDepth::k256);
   EXPECT_EQ(screen_with({{"TERM", "xterm"}, {"COLORTERM", "24bit"}}, true, ColorWhen::kNever).colors,
             ColorDepth::kNone);
+}
+
+TEST(Terminal, WhoeverAlwaysWantsColoursGetsThoseOfColorterm) {
+  EXPECT_EQ(screen_with({{"COLORTERM", "truecolor"}}, false, ColorWhen::kAlways).colors, ColorDepth::kTrue);
+  EXPECT_EQ(screen_with({}, false, ColorWhen::kAlways).colors, ColorDepth::k256);
 }
 
 TEST(Terminal, SizeIsThatOfTheVariablesThenOfTheTerminal) {
