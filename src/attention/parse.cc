@@ -65,7 +65,7 @@ const Vocabulary& built_in_policies() {
   static const Vocabulary words = [] {
     Vocabulary v;
     v.pattern<Causal>().pattern<Window>().pattern<Documents>().pattern<KeepMask>().pattern<IgnoreMask>();
-    v.modifier<SoftCap>().modifier<Alibi>().modifier<Bias>();
+    v.modifier<SoftCap>().modifier<SoftCaps>().modifier<Scales>().modifier<Alibi>().modifier<Bias>();
     return v;
   }();
   return words;

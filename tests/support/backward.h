@@ -16,6 +16,7 @@ struct Loss {
 /// What backward() gave; tensors that the example does not have are absent.
 struct Slopes {
   Tensor dquery, dkey, dvalue, dbias, dalibi_slopes, dsinks;
+  std::vector<Example::Parameters> dparameters;
 
   Slopes(const Example& e, Placement placement) {
     dquery = like(e.query, e.shape.dtype, placement);
@@ -24,10 +25,24 @@ struct Slopes {
     if (e.bias) dbias = like(e.bias, e.lse_type(), placement);
     if (e.alibi_slopes) dalibi_slopes = like(e.alibi_slopes, e.lse_type());
     if (e.sinks) dsinks = like(e.sinks, e.lse_type());
+    for (const auto& p : e.parameters) dparameters.push_back({p.name, like(p.tensor, e.lse_type())});
   }
   Gradients views() {
-    return {.dquery = dquery.view(), .dkey = dkey.view(), .dvalue = dvalue.view(), .dbias = dbias.view(),
-            .dalibi_slopes = dalibi_slopes.view(), .dsinks = dsinks.view()};
+    Gradients g{.dquery = dquery.view(),
+                .dkey = dkey.view(),
+                .dvalue = dvalue.view(),
+                .dbias = dbias.view(),
+                .dalibi_slopes = dalibi_slopes.view(),
+                .dsinks = dsinks.view()};
+    for (auto& p : dparameters) g.dparameters.push_back({p.name, p.tensor.view()});
+    return g;
+  }
+  /// f(name of the parameter, its gradient) for those that are there.
+  template <class F> void each_parameter(F f) const {
+    if (dbias) f("bias", dbias);
+    if (dalibi_slopes) f("alibi_slopes", dalibi_slopes);
+    if (dsinks) f("sinks", dsinks);
+    for (const auto& p : dparameters) f(p.name, p.tensor);
   }
 
  private:
@@ -65,13 +80,19 @@ inline Slopes slopes(const Example& e, const Loss& by, const Call& call = {},
 }
 
 inline ::testing::AssertionResult same_bits(const Slopes& a, const Slopes& b) {
-  for (const auto& [name, x, y] : {std::tuple{"dquery", &a.dquery, &b.dquery}, {"dkey", &a.dkey, &b.dkey},
-                                   {"dvalue", &a.dvalue, &b.dvalue}, {"dbias", &a.dbias, &b.dbias},
-                                   {"dalibi_slopes", &a.dalibi_slopes, &b.dalibi_slopes},
-                                   {"dsinks", &a.dsinks, &b.dsinks}})
-    if (const auto same = *x ? same_bits(x->view(), y->view()) : ::testing::AssertionSuccess(); !same)
+  for (const auto& [name, x, y] : {std::tuple{"dquery", &a.dquery, &b.dquery},
+                                   {"dkey", &a.dkey, &b.dkey},
+                                   {"dvalue", &a.dvalue, &b.dvalue}})
+    if (const auto same = same_bits(x->view(), y->view()); !same)
       return failure(std::string(name) + ": " + same.message());
-  return ::testing::AssertionSuccess();
+  ::testing::AssertionResult result = ::testing::AssertionSuccess();
+  a.each_parameter([&](std::string_view name, const Tensor& x) {
+    b.each_parameter([&](std::string_view other, const Tensor& y) {
+      if (name != other) return;
+      if (const auto same = same_bits(x.view(), y.view()); !same) result = failure(std::string(name) + ": " + same.message());
+    });
+  });
+  return result;
 }
 
 /// What the oracle and the plain evaluation say of the gradients of a case.
@@ -114,19 +135,19 @@ struct ExpectedSlopes {
       }
       if (const auto ok = bound.holds(); !ok) return ok;
     }
-    for (const auto& [name, tensor] : {std::pair{"bias", &got.dbias}, {"alibi_slopes", &got.dalibi_slopes}, {"sinks", &got.dsinks}}) {
-      if (!*tensor) continue;
-      Bound bound(name, e.lse_type());
+    ::testing::AssertionResult result = ::testing::AssertionSuccess();
+    got.each_parameter([&](std::string_view name, const Tensor& tensor) {
+      Bound bound("gradient by " + std::string(name), e.lse_type());
       const auto right = oracle.by_tensor.find(name), rough = plain.by_tensor.find(name);
       size_t n = 0;
-      tensor->each([&](int64_t a, int64_t b, int64_t c, int64_t d) {
+      tensor.each([&](int64_t a, int64_t b, int64_t c, int64_t d) {
         const bool any = right != oracle.by_tensor.end();
-        bound.add(tensor->get(a, b, c, d), any ? rough->second[n] : 0, any ? right->second[n] : 0);
+        bound.add(tensor.get(a, b, c, d), any ? rough->second[n] : 0, any ? right->second[n] : 0);
         ++n;
       });
-      if (const auto ok = bound.holds(); !ok) return ok;
-    }
-    return ::testing::AssertionSuccess();
+      if (const auto ok = bound.holds(); !ok && result) result = ok;
+    });
+    return result;
   }
 
  private:

@@ -24,6 +24,7 @@ struct Case {
 
   double scale = 0;  // 0: not set
   double softcap = 0;
+  bool softcaps = false, scales = false;
   bool alibi = false, bias = false, bias_hides = false;
   bool sinks = false, zero_key = false;
   double dropout = 0;
@@ -42,6 +43,8 @@ struct Case {
     if (keep_mask) a.visible(KeepMask{});
     if (ignore_mask) a.visible(IgnoreMask{});
     if (softcap != 0) a.score(SoftCap{softcap});
+    if (softcaps) a.score(SoftCaps{});
+    if (scales) a.score(Scales{});
     if (alibi) a.score(Alibi{});
     if (bias) a.score(Bias{});
     if (scale != 0) a.scale(scale);
@@ -78,7 +81,7 @@ inline std::ostream& operator<<(std::ostream& s, const Case& c) {
   QKV_FIELD(window), QKV_FIELD(left), QKV_FIELD(right), QKV_FIELD(align), QKV_FIELD(key_lengths),
       QKV_FIELD(query_offset);
   QKV_FIELD(key_start), QKV_FIELD(documents), QKV_FIELD(keep_mask), QKV_FIELD(ignore_mask), QKV_FIELD(mask_axes);
-  QKV_FIELD(scale), QKV_FIELD(softcap), QKV_FIELD(alibi), QKV_FIELD(bias), QKV_FIELD(bias_hides), QKV_FIELD(sinks);
+  QKV_FIELD(scale), QKV_FIELD(softcap), QKV_FIELD(softcaps), QKV_FIELD(scales), QKV_FIELD(alibi), QKV_FIELD(bias), QKV_FIELD(bias_hides), QKV_FIELD(sinks);
   QKV_FIELD(zero_key), QKV_FIELD(dropout), QKV_FIELD(dropout_keep), QKV_FIELD(magnitude), QKV_FIELD(seed);
 #undef QKV_FIELD
   return s << " }";
@@ -196,6 +199,14 @@ class Example {
         return 0.3 / double(h + 1);
       });
     }
+    const auto of_heads = [&](std::string_view name, double first, double step) {
+      parameters.push_back(
+          {name, Tensor(kinds[1 + c.seed % 2], {c.query_heads()}).fill([=](int64_t h, int64_t, int64_t, int64_t) {
+             return first + step * double(h);
+           })});
+    };
+    if (c.softcaps) of_heads("softcaps", 0.8, 0.7);
+    if (c.scales) of_heads("scales", 1.3, -0.4);
     if (c.sinks) sinks = Tensor(kinds[1 + c.seed / 2 % 2], {c.query_heads()}).normal(c.seed * 10 + 7);
     auto numbers = [&](int64_t n, int first, int last) {
       return Tensor(DType::kInt32, {n}).fill([&](int64_t, int64_t, int64_t, int64_t) { return uniform(first, last); });

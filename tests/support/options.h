@@ -16,6 +16,8 @@ inline const std::vector<Option>& options() {
       {"none", [](Case&) {}},
       {"scale", [](Case& c) { c.scale = -0.37; }},
       {"softcap", [](Case& c) { c.softcap = 0.7; }},
+      {"soft-caps as a tensor", [](Case& c) { c.softcaps = true; }},
+      {"scales as a tensor", [](Case& c) { c.scales = true, c.scale = 1; }},
       {"alibi", [](Case& c) { c.alibi = true; }},
       {"bias", [](Case& c) { c.bias = true; }},
       {"bias of minus infinity", [](Case& c) { c.bias = c.bias_hides = true; }},
