@@ -12,13 +12,18 @@ namespace qkv::testing {
 namespace {
 
 TEST(Dropout, PhiloxGivesItsPublishedVectors) {
-  // Random123 1.14, kat_vectors, philox4x32 10.
+  // Random123 1.14, kat_vectors, philox4x32 with 7 and with 10 rounds.
   using Words = std::array<uint32_t, 4>;
   constexpr uint32_t kAll = 0xFFFFFFFF;
-  EXPECT_EQ(philox({0, 0, 0, 0}, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(philox({kAll, kAll, kAll, kAll}, ~uint64_t{0}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822),
-            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  constexpr Words kPi = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
+  constexpr uint64_t kMorePi = 0x299f31d0a4093822;
+  EXPECT_EQ(philox({0, 0, 0, 0}, 0, 7), (Words{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}));
+  EXPECT_EQ(philox({kAll, kAll, kAll, kAll}, ~uint64_t{0}, 7), (Words{0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662}));
+  EXPECT_EQ(philox(kPi, kMorePi, 7), (Words{0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a}));
+  EXPECT_EQ(philox({0, 0, 0, 0}, 0, 10), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({kAll, kAll, kAll, kAll}, ~uint64_t{0}, 10),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox(kPi, kMorePi, 10), (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(Dropout, KernelsKeepWhatTheDefinitionKeepsOnEveryInstructionSet) {
@@ -27,7 +32,7 @@ TEST(Dropout, KernelsKeepWhatTheDefinitionKeepsOnEveryInstructionSet) {
       for (int query = -3; query < 40; query += 7) {
         const Site at{5, 3, 0, 0, query, 1 << 20};
         uint64_t words[4];
-        kernels::dropout_kernel()(77, dropout_threshold(p), at, 4, words);
+        kernels::dropout_kernel()({77, dropout_threshold(p), at.batch, at.key, 1, &at.head, &at.query}, 4, words);
         for (int j = 0; j < 256; ++j) {
           Site one = at;
           one.key += j;
@@ -48,7 +53,7 @@ TEST(Dropout, TheLowerBitsDecideWhereTheUpperDoNot) {
   first.key = 8;
   for (const uint64_t threshold : {low, low + 1}) {
     uint64_t word;
-    kernels::dropout_kernel()(5, threshold, first, 1, &word);
+    kernels::dropout_kernel()({5, threshold, first.batch, first.key, 1, &first.head, &first.query}, 1, &word);
     EXPECT_EQ(word >> (at.key - first.key) & 1, dropout_keeps(5, threshold, at));
   }
 }

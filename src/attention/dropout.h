@@ -10,7 +10,7 @@ namespace qkv {
 constexpr int words_of(int columns) { return (columns + 63) / 64; }
 
 /// Bit j of keep[r * words + n] for row first_row + r and column columns.first + 64 n + j, where words is words_of() the columns.
-/// Bits past the columns are 0. At most kMostColumns of them.
+/// Bits past the columns say nothing. At most kMostColumns of them.
 inline constexpr int kMostColumns = 256;
 void keep_of_rows(const Bound&, const RowTile&, int first_row, int rows, KeyRange columns, uint64_t* keep);
 

@@ -40,7 +40,7 @@ HWY_INLINE void GradientsOf(T* HWY_RESTRICT s, T* HWY_RESTRICT dp, int rows, int
       T* score = s + int64_t{r} * lanes + lane;
       T* gradient = dp + int64_t{r} * lanes + lane;
       const auto x = hn::LoadU(d, score);
-      auto p = hn::Mul(Exp(d, hn::Sub(x, max)), part), by_weight = hn::LoadU(d, gradient);
+      auto p = Flush(d, hn::Mul(Exp(d, hn::Sub(x, max)), part)), by_weight = hn::LoadU(d, gradient);
       const auto whole = p;
       if constexpr (kDrops) {
         const auto keeps = RowMask(d, keep[r], size_t(lane));
@@ -48,7 +48,8 @@ HWY_INLINE void GradientsOf(T* HWY_RESTRICT s, T* HWY_RESTRICT dp, int rows, int
         by_weight = hn::IfThenElseZero(keeps, hn::Mul(by_weight, kept));
       }
       hn::StoreU(p, d, score);
-      hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, MinusInf(d)), hn::Mul(whole, hn::Sub(by_weight, off))), d, gradient);
+      const auto ds = Flush(d, hn::Mul(whole, hn::Sub(by_weight, off)));
+      hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, MinusInf(d)), ds), d, gradient);
     }
   }
 }

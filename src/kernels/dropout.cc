@@ -15,34 +15,48 @@ namespace HWY_NAMESPACE {
 namespace {
 
 #if HWY_TARGET == HWY_SCALAR
-void Keep(uint64_t seed, uint64_t threshold, Site at, int words, uint64_t* keep) {
-  for (int w = 0; w < words; ++w) {
-    keep[w] = 0;
-    for (int j = 0; j < 64; ++j, ++at.key) keep[w] |= uint64_t{dropout_keeps(seed, threshold, at)} << j;
-  }
+void KeepRows(const Draws& d, int words, uint64_t* keep) {
+  for (int r = 0; r < d.rows; ++r)
+    for (int w = 0; w < words; ++w, ++keep) {
+      *keep = 0;
+      for (int j = 0; j < 64; ++j) {
+        const Site at{d.batch, d.head[r], 0, 0, d.query[r], d.key + 64 * w + j};
+        *keep |= uint64_t{dropout_keeps(d.seed, d.threshold, at)} << j;
+      }
+    }
 }
 #else
 using D32 = hn::ScalableTag<uint32_t>;
 using D64 = hn::ScalableTag<uint64_t>;
 using V32 = hn::Vec<D32>;
 
-/// philox() for as many counters as a vector has 64-bit lanes, from `first` on; each in the even 32-bit lanes.
-HWY_INLINE void Philox(uint32_t first, Site at, uint64_t seed, V32 (&x)[4]) {
+constexpr int kKeys = 64;  // of a word
+alignas(64) constexpr uint64_t kSteps[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+/// philox() for the counters first[i] to first[i] + Lanes(D64) of kChains chains, which wait for each other's products; each in
+/// the even 32-bit lanes.
+template <int kChains> HWY_INLINE void Philox(const uint32_t (&first)[kChains], Site at, uint64_t seed, V32 (&x)[kChains][4]) {
   const D32 d;
   const D64 d64;
-  x[0] = hn::BitCast(d, hn::Iota(d64, uint64_t{first}));
-  x[1] = hn::Set(d, uint32_t(at.query));
-  x[2] = hn::Set(d, uint32_t(at.head));
-  x[3] = hn::Set(d, uint32_t(at.batch));
+#pragma GCC unroll 4
+  for (int i = 0; i < kChains; ++i) {
+    x[i][0] = hn::BitCast(d, hn::Add(hn::Load(d64, kSteps), hn::Set(d64, uint64_t{first[i]})));
+    x[i][1] = hn::Set(d, uint32_t(at.query));
+    x[i][2] = hn::Set(d, uint32_t(at.head));
+    x[i][3] = hn::Set(d, uint32_t(at.batch));
+  }
   const auto m0 = hn::Set(d, 0xD2511F53u), m1 = hn::Set(d, 0xCD9E8D57u);
   auto k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const auto a = hn::MulEven(x[0], m0), b = hn::MulEven(x[2], m1);
-    const auto a_high = hn::BitCast(d, hn::ShiftRight<32>(a)), b_high = hn::BitCast(d, hn::ShiftRight<32>(b));
-    x[0] = hn::Xor(hn::Xor(b_high, x[1]), hn::Set(d, k0));
-    x[1] = hn::BitCast(d, b);
-    x[2] = hn::Xor(hn::Xor(a_high, x[3]), hn::Set(d, k1));
-    x[3] = hn::BitCast(d, a);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kChains; ++i) {
+      const auto a = hn::MulEven(x[i][0], m0), b = hn::MulEven(x[i][2], m1);
+      const auto a_high = hn::BitCast(d, hn::ShiftRight<32>(a)), b_high = hn::BitCast(d, hn::ShiftRight<32>(b));
+      x[i][0] = hn::Xor(hn::Xor(b_high, x[i][1]), hn::Set(d, k0));
+      x[i][1] = hn::BitCast(d, b);
+      x[i][2] = hn::Xor(hn::Xor(a_high, x[i][3]), hn::Set(d, k1));
+      x[i][3] = hn::BitCast(d, a);
+    }
     k0 += 0x9E3779B9;
     k1 += 0xBB67AE85;
   }
@@ -54,49 +68,56 @@ HWY_INLINE hn::Vec<D64> Pair(V32 low, V32 high) {
   return hn::Or(hn::And(hn::BitCast(d, low), hn::Set(d, uint64_t{0xFFFFFFFF})), hn::ShiftLeft<32>(hn::BitCast(d, high)));
 }
 
-constexpr int kKeys = 64;  // of a word
-
-/// The 16 bits of each of kKeys keys.
-HWY_INLINE void Draw(uint32_t first_counter, Site at, uint64_t seed, uint16_t* bits) {
+/// The 16 bits of each of kKeys * kWords keys. Four vectors of counters at a time, where there are so many.
+template <int kWords> HWY_INLINE void Draw(Site at, uint64_t seed, uint16_t* bits) {
   const D64 d;
-  const int n = int(hn::Lanes(d));
-  for (int c = 0; c < kKeys / 8; c += n) {
-    V32 x[4];
-    Philox(first_counter + uint32_t(c), at, seed, x);
-    hn::StoreInterleaved2(Pair(x[0], x[1]), Pair(x[2], x[3]), d, reinterpret_cast<uint64_t*>(bits + 8 * c));
+  constexpr int kCounters = kWords * kKeys / 8;
+  constexpr int kAtOnce = int(hn::MaxLanes(d)), kChains = kCounters / kAtOnce < 4 ? kCounters / kAtOnce : 4;
+  for (int c = 0; c < kCounters; c += kChains * kAtOnce) {
+    uint32_t first[kChains];
+    for (int i = 0; i < kChains; ++i) first[i] = uint32_t(at.key) / 8 + uint32_t(c + i * kAtOnce);
+    V32 x[kChains][4];
+    Philox(first, at, seed, x);
+#pragma GCC unroll 4
+    for (int i = 0; i < kChains; ++i)
+      hn::StoreInterleaved2(Pair(x[i][0], x[i][1]), Pair(x[i][2], x[i][3]), d,
+                            reinterpret_cast<uint64_t*>(bits + 8 * (c + i * kAtOnce)));
   }
 }
 
-void Keep(uint64_t seed, uint64_t threshold, Site at, int words, uint64_t* keep) {
+template <int kWords> HWY_INLINE void KeepWords(uint64_t seed, uint64_t threshold, Site at, uint64_t* keep) {
   const hn::ScalableTag<uint16_t> d;
   const int n = int(hn::Lanes(d));
   const auto high = hn::Set(d, uint16_t(threshold >> 16));
-  for (int w = 0; w < words; ++w, at.key += kKeys) {
-    if (threshold == 0 || threshold >> 32 != 0) {
-      keep[w] = threshold == 0 ? ~uint64_t{0} : 0;
-      continue;
-    }
-    HWY_ALIGN uint16_t bits[kKeys];
-    Draw(uint32_t(at.key) / 8, at, seed, bits);
-    uint64_t above = 0, equal = 0;
-    for (int j = 0; j < kKeys; j += n) {
-      const auto x = hn::Load(d, bits + j);
-      uint8_t mask[8] = {};
-      uint64_t part = 0;
-      hn::StoreMaskBits(d, hn::Gt(x, high), mask);
-      memcpy(&part, mask, 8);
-      above |= part << j;
-      memset(mask, 0, 8);
-      hn::StoreMaskBits(d, hn::Eq(x, high), mask);
-      memcpy(&part, mask, 8);
-      equal |= part << j;
-    }
-    for (; equal != 0; equal &= equal - 1) {  // one in 65536
-      Site one = at;
-      one.key += __builtin_ctzll(equal);
-      above |= uint64_t{dropout_keeps(seed, threshold, one)} << (one.key - at.key);
-    }
-    keep[w] = above;
+  HWY_ALIGN uint16_t bits[kWords * kKeys];
+  Draw<kWords>(at, seed, bits);
+  auto* bytes = reinterpret_cast<uint8_t*>(keep);
+  auto equal = hn::Zero(d);
+  for (int j = 0; j < kWords * kKeys; j += n) {
+    const auto x = hn::Load(d, bits + j);
+    hn::StoreMaskBits(d, hn::Gt(x, high), bytes + j / 8);
+    equal = hn::Or(equal, hn::VecFromMask(d, hn::Eq(x, high)));
+  }
+  if (hn::AllTrue(d, hn::Eq(equal, hn::Zero(d)))) return;
+  for (int j = 0; j < kWords * kKeys; ++j) {  // of one draw in 500
+    Site one = at;
+    one.key += j;
+    if (bits[j] == uint16_t(threshold >> 16))
+      keep[j / kKeys] |= uint64_t{dropout_keeps(seed, threshold, one)} << (j % kKeys);
+  }
+}
+
+void KeepRows(const Draws& draws, int words, uint64_t* keep) {
+  if (draws.threshold == 0 || draws.threshold >> 32 != 0) {
+    for (int64_t n = 0; n < int64_t{draws.rows} * words; ++n) keep[n] = draws.threshold == 0 ? ~uint64_t{0} : 0;
+    return;
+  }
+  for (int r = 0; r < draws.rows; ++r) {
+    Site at{draws.batch, draws.head[r], 0, 0, draws.query[r], draws.key};
+    int w = 0;
+    for (; w + 2 <= words; w += 2, at.key += 2 * kKeys, keep += 2)
+      KeepWords<2>(draws.seed, draws.threshold, at, keep);
+    if (w < words) KeepWords<1>(draws.seed, draws.threshold, at, keep++);
   }
 }
 #endif
@@ -104,7 +125,7 @@ void Keep(uint64_t seed, uint64_t threshold, Site at, int words, uint64_t* keep)
 }  // namespace
 
 const DropoutKernel* Dropout() {
-  static constexpr DropoutKernel kKeep = Keep;
+  static constexpr DropoutKernel kKeep = KeepRows;
   return &kKeep;
 }
 

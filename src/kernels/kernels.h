@@ -99,8 +99,15 @@ template <class T> struct BackwardKernels {
   void (*dot_rows)(const T* x, int64_t x_stride, const T* y, int64_t y_stride, int rows, int dim, T* dots);
 };
 
-/// Bit j of word n: dropout_keeps() for the key at position at.key + 64 n + j, where at.key is a multiple of 8.
-using DropoutKernel = void (*)(uint64_t seed, uint64_t threshold, Site at, int words, uint64_t* keep);
+/// Rows of queries whose weights are dropped or kept; keys from position `key` on, a multiple of 8.
+struct Draws {
+  uint64_t seed, threshold;    // see dropout_keeps()
+  int32_t batch, key;
+  int rows;
+  const int32_t *head, *query;  // {rows}
+};
+/// Bit j of keep[r * words + n]: dropout_keeps() for row r and the key at position key + 64 n + j.
+using DropoutKernel = void (*)(const Draws&, int words, uint64_t* keep);
 
 /// The functions for the best instruction set of this machine.
 template <class T> const RowKernels<T>& row_kernels();
