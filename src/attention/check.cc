@@ -89,8 +89,8 @@ void documents(const char* function, const char* name, View<const void> v, const
   if (v.dtype != DType::kInt32)
     dtype_error("{}: {} has type {}, expected int32; convert with {}.astype(int32)", function, name, v.dtype, name);
   if (v.rank != 2 || (v.shape[0] != 1 && v.shape[0] != b.batch()) || v.shape[1] != length)
-    shape_error("{}: {} has shape {}, expected {{{}, {}}} or {{1, {}}}; one number a token", function, name, v,
-                b.batch(), length, length);
+    shape_error("{}: {} has shape {}, expected {{{}, {}}}{}; one number a token", function, name, v, b.batch(), length,
+                b.batch() == 1 ? "" : ", or 1 in front where all entries have the same");
 }
 
 /// {B + 1} from 0 to `total`, not decreasing.
@@ -244,8 +244,8 @@ std::span<const Entry> entries(const char* function, const Attention& a, const I
     const int64_t bottom_right = valid + start - e.queries;
     if (matters && bottom_right != 0)
       option_error(
-          "{}: {} queries and {} keys (batch entry {}): where do they stand? Say align:top_left or align:bottom_right, or "
-          "give query_offset",
+          "{}: {} queries and {} keys (batch entry {}): where do they stand? Say align top_left or "
+          "bottom_right, or give the offset of the first query",
           function, e.queries, valid, i);
     const int64_t offset = in.query_offset                    ? entry_value(in.query_offset, i)
                            : a.align() == Align::kBottomRight ? bottom_right

@@ -11,16 +11,18 @@ random = np.random.default_rng(7)
 expected = {}
 
 
-def weights_of(q, k, hidden=None, cap=None):
-    """softmax(q k^T / sqrt(D)) of one head in double; `hidden` {L, S} is True where a pair is hidden."""
-    scores = q.astype(np.float64) @ k.astype(np.float64).T / np.sqrt(q.shape[-1])
+def weights_of(q, k, hidden=None, cap=None, scale=None, sink=None):
+    """softmax(q k^T scale) of one head in double; `hidden` {L, S} is True where a pair is hidden, `sink` one more term below."""
+    scores = q.astype(np.float64) @ k.astype(np.float64).T * (scale if scale is not None else q.shape[-1] ** -.5)
     if cap:
         scores = cap * np.tanh(scores / cap)
     if hidden is not None:
         scores[hidden] = -np.inf
     largest = scores.max(axis=-1, keepdims=True)
-    e = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
-    return e / np.maximum(e.sum(axis=-1, keepdims=True), 1e-300)
+    largest = np.where(np.isfinite(largest), largest, 0)
+    e = np.exp(scores - largest)
+    below = e.sum(axis=-1, keepdims=True) + (np.exp(sink - largest) if sink is not None else 0)
+    return e / np.maximum(below, 1e-300)
 
 
 def causal(rows, keys):
@@ -87,6 +89,13 @@ np.savez(folder / "capped.npz", q=q, k=k)
 i, j = np.indices((400, 400))
 outside = (j > i) | (j < i - 64)
 remember("capped", weights_of(q[0, 0], k[0, 0], outside, cap=5), some_cells(400, 400, 10, lambda i, j: i - 64 <= j <= i))
+
+# Everything that a page recomputes at once: a window, causal, a length, a scale, a sink of each head.
+q, k = normal(1, 2, 700, 32), normal(1, 2, 700, 32)
+np.savez(folder / "masked.npz", q=q, k=k, key_lengths=np.array([650], np.int32), sinks=np.array([.5, 2], np.float32))
+i, j = np.indices((700, 700))
+hidden = (j > i) | (j < i - 100) | (j >= 650)
+remember("masked", weights_of(q[0, 1], k[0, 1], hidden, scale=.3, sink=2), some_cells(700, 700, 12, lambda i, j: not hidden[i, j]))
 
 # Cross-attention: other keys than queries, in a batch of two; entry 1 has 30 keys.
 q, k = normal(2, 2, 5, 16), normal(2, 2, 40, 16)

@@ -327,6 +327,14 @@ await test('window and soft-cap are drawn from 8-bit tiles within 3 %, and said 
   return page;
 });
 
+await test('window, length, scale and sinks are recomputed in the page, and said so', async () => {
+  const page = await open(`${make('masked', 'masked.npz', '--causal', '--window', '100,0', '--align', 'top_left', '--scale', '0.3')}#head=1`);
+  expect((await page.locator('#source').textContent()).includes('recomputes those on view'), 'the source is said');
+  await expectCells(page, 'masked');
+  for (const [query, key] of [[10, 11], [300, 100], [699, 660]]) equal((await at(page, query, key)).weight, 'hidden', `(${query}, ${key})`);
+  return page;
+});
+
 await test('cross-attention in a batch: entries, lengths, no tokens', async () => {
   const page = await open(`${make('cross', 'cross.npz')}#head=1&batch=1`);
   expect((await page.locator('#map-title').textContent()).includes('batch entry 1'), 'batch entry');

@@ -56,6 +56,45 @@ TEST_F(Command, WrongUseIsCodeTwoAndOneLine) {
                  2, "no such tokens");
 }
 
+TEST_F(Command, AMaskOfUnclearMeaningIsRefusedUnlessAnotherIsGiven) {
+  const Array q(DType::kFloat32, {1, 1, 2, 2}), mask(DType::kInt64, {1, 2}), keep(DType::kBool, {1, 1, 2, 2});
+  write_npz(file("m.npz"), std::vector<NamedTensor>{{"q", q.view()}, {"k", q.view()}, {"v", q.view()}, {"attention_mask", mask.view()}});
+  write_npy(file("keep.npy"), keep.view());
+  expect_refusal("attend " + file("m.npz") + " --quiet -o " + file("x.npz"), 2, "does not say what true means");
+  EXPECT_EQ(run("attend " + file("m.npz") + " --keep-mask " + file("keep.npy") + " -o " + file("x.npz")).code, 0);
+}
+
+TEST_F(Command, OutputToAClosedStreamIsAFailure) {
+  for (const std::string& arguments : {"see " + kSample + " --layer 4 --head 7", std::string("--help"), std::string("completion bash")}) {
+    const int status = std::system((std::string(QKV_COMMAND) + " " + arguments + " >&- 2>" + file("err")).c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 1) << arguments;
+    EXPECT_THAT(io::bytes_of(file("err")), ::testing::HasSubstr("standard output cannot be written"));
+  }
+}
+
+TEST_F(Command, AnUnknownOptionIsNamed) {
+  expect_refusal("see " + kSample + " --layr 3", 2, "there is no option --layr");
+  expect_refusal("see --layr 3 " + kSample, 2, "there is no option --layr");
+}
+
+TEST_F(Command, ATensorThatIsNamedAndMissingIsAskedForByItsOption) {
+  expect_refusal("attend " + qkv_files({1, 4, 2}) + " --attention sink_softmax -o " + file("x.npz"), 2, "give --sinks");
+  expect_refusal("attend " + qkv_files({1, 4, 2}) + " --heads 3 -o " + file("x.npz"), 2, "--heads");
+}
+
+TEST_F(Command, NaNInParametersIsTold) {
+  const Outcome o = run("attend " + qkv_files({2, 4, 2}) + " --sinks 1,nan -o " + file("x.npz"));
+  EXPECT_EQ(o.code, 0);
+  EXPECT_THAT(o.err, ::testing::HasSubstr("1 of the 2 values of sinks are NaN"));
+  expect_refusal("attend " + qkv_files({2, 4, 2}) + " --sinks nan,nan -o " + file("x.npz"), 2, "sinks");
+}
+
+TEST_F(Command, ACoarseMaskSaysWhatItsCellsAre) {
+  const Outcome o = run("see " + qkv_files({1, 60, 2}) + " --mask --causal", "COLUMNS=40");
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.out, ::testing::HasSubstr("+ some visible, some not; each cell is"));
+}
+
 TEST_F(Command, WhatIsMissingIsSaidBeforeAnythingIsRead) {
   const std::vector<float> x(4096, 0.5F);
   write_npz(file("q.npz"), std::vector<NamedTensor>{{"q", View<const float>(x.data(), {1, 1, 64, 64})}});

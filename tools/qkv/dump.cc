@@ -123,13 +123,17 @@ std::optional<Array> Dump::find(int layer, const std::string& name) const {
 
 std::vector<std::string> Dump::notes() const {
   if (unknown_.empty()) return {};
-  std::vector<std::string> notes = {
-      fmt::format("not used, because their names say nothing here: {}", some_of(unknown_))};
+  return {fmt::format("not used, because their names say nothing here: {}", some_of(unknown_))};
+}
+
+void Dump::expect_clear_masks() const {
   const auto is_mask = [](const std::string& name) { return name.ends_with("mask"); };
-  if (const auto at = std::ranges::find_if(unknown_, is_mask); at != unknown_.end())
-    notes.push_back(fmt::format(
-        "{} does not say what true means: name it keep_mask (true may be attended to) or ignore_mask", *at));
-  return notes;
+  const auto at = std::ranges::find_if(unknown_, is_mask);
+  if (at == unknown_.end()) return;
+  throw FileError(fmt::format(
+      "{} has {}, which does not say what true means; name it keep_mask (true may be attended to) or ignore_mask, or give "
+      "--keep-mask or --ignore-mask",
+      path_, *at));
 }
 
 }  // namespace qkv::cli

@@ -31,6 +31,8 @@ class Dump {
   bool is_single() const { return weights_.has_value(); }
   /// The name in the file, where it is not one of the format.
   std::optional<std::string> other_name(int layer, const std::string& name) const;
+  /// Throws FileError where a tensor is called a mask and may mean either.
+  void expect_clear_masks() const;
   /// What a person should know about names that are not understood.
   std::vector<std::string> notes() const;
 

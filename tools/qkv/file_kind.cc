@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kLeastBytes = 5;  // of fewer nobody can tell the kind
 constexpr const char* kExpected = "expected .npy, .npz or .safetensors";
 
 /// Kinds have the name of their usual ending; {0} of their advice is the file.
@@ -133,6 +134,9 @@ void expect_tensors(const std::string& path) {
   file.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(static_cast<size_t>(file.gcount()));
   if (head.empty()) throw FileError(fmt::format("{} is empty, {}; write it again", path, kExpected));
+  if (head.size() < kLeastBytes && path.ends_with(promised(path)))
+    throw FileError(fmt::format("{} has {} bytes, too few for a file of tensors; it is cut short, fetch it again", path,
+                                head.size()));
   const Kind* kind = kind_of(path, head, fs::file_size(path, error));
   const std::string_view name = promised(path);
   if (kind == nullptr ? name == ".npy" : kind->name != name && !(kind->name == ".zip" && name == ".npz"))

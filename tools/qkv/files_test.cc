@@ -46,15 +46,15 @@ class Files : public Command {
 
 TEST_F(Files, AttendSeeAndCompareReadSafetensorsUnderOtherNames) {
   const std::string path = safetensors(
-      "m.safetensors", {"h.1.attn.query", "h.1.attn.key", "h.1.attn.value", "h.1.attn.attn_output", "mask"});
+      "m.safetensors", {"h.1.attn.query", "h.1.attn.key", "h.1.attn.value", "h.1.attn.attn_output", "other"});
   const Outcome attend = run("attend " + path + " -o " + file("out.npz"));
   ASSERT_EQ(attend.code, 0) << attend.err;
   EXPECT_THAT(attend.err, AllOf(HasSubstr("q is h.1.attn.query in the file, [1, 2, 3, 4]"),
-                                HasSubstr("layer 1: q {1, 2, 3, 4}"), HasSubstr("mask does not say what true means")));
+                                HasSubstr("layer 1: q {1, 2, 3, 4}"), HasSubstr("names say nothing here: other")));
   EXPECT_THAT(Npz(file("out.npz")).names(), Contains("layer1.out"));
   EXPECT_EQ(run("see " + path + " --json").code, 0);
   const Outcome compare = run("compare " + path + " --json");
-  EXPECT_THAT(compare.err, AllOf(HasSubstr("q is h.1.attn.query"), HasSubstr("mask does not say")));
+  EXPECT_THAT(compare.err, AllOf(HasSubstr("q is h.1.attn.query"), HasSubstr("names say nothing here: other")));
   EXPECT_EQ(json::parse(compare.out)["differences"][0]["tensor"], "out") << compare.err;
   EXPECT_EQ(run("attend --q " + path + ":h.1.attn.query --k " + path + ":h.1.attn.key --v " + path +
                 ":h.1.attn.value -o " + file("out.npy"))

@@ -74,16 +74,24 @@ int report_wrong_options(const CLI::App& app, const CLI::ParseError& error) {
     return print(app, text.str(), 0);
   }
   const auto chosen = app.get_subcommands();
+  std::string what = error.what();
+  for (const std::string& word : app.remaining(true)) {  // what is left over, the option that it belongs to first
+    if (!word.starts_with("-") || word == "--") continue;
+    what = fmt::format("there is no option {}", word);
+    break;
+  }
   return report(app,
-                fmt::format("{} (qkv {}--help lists what there is)", error.what(),
+                fmt::format("{} (qkv {}--help lists what there is)", what,
                             chosen.empty() ? "" : chosen.front()->get_name() + " "),
                 kWrongUse);
 }
 
-/// A standard stream that the caller has closed must not become the number of a file that is written later.
+/// A standard stream that the caller has closed must not become the number of a file that is written later. What is written to
+/// standard output fails then as it did before.
 void open_standard_streams() {
   for (const int descriptor : {0, 1, 2}) {
-    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) < 0) std::abort();
+    const int mode = descriptor == 1 ? O_RDONLY : O_RDWR;
+    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", mode) < 0) std::abort();
   }
 }
 
@@ -115,7 +123,7 @@ int run(int argc, char** argv) {
   } catch (const qkv::FileError& e) {
     return report(app, e.what(), kWrongUse);
   } catch (const std::bad_alloc&) {
-    return report(app, "out of memory; take fewer layers (--layer), or leave --weights out", kFailure);
+    return report(app, "out of memory: this needs more than is free; take a part of it", kFailure);
   } catch (const std::exception& e) {
     return report(app, e.what(), kFailure);
   }

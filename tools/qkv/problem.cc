@@ -24,6 +24,8 @@ namespace {
 template <class T> T number_of(std::string_view text, std::string_view option) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::result_out_of_range)
+    throw OptionError(fmt::format("{}: expected a number of at most {}, got {}", option, std::numeric_limits<T>::max(), text));
   if (error != std::errc() || end != text.data() + text.size())
     throw OptionError(fmt::format("{}: expected a whole number, got '{}'", option, text));
   return value;
@@ -111,6 +113,7 @@ class Maker {
   void queries_keys_values() {
     Inputs& in = problem_.inputs;
     if (makes_projections()) return projections();
+    if (option("heads") != nullptr) throw OptionError("--heads: it cuts x wq into heads; q, k and v have theirs already");
     for (const char* name : {"q", "k"}) expect(name);  // before the first of them is read
     in.query = needed("q");
     in.key = needed("k");
@@ -135,8 +138,10 @@ class Maker {
     std::string file;
     if (dump_.is_single()) file = fmt::format(" ({} is one tensor without a name)", dump_.path());
     else if (!dump_.path().empty()) file = fmt::format(" ({} has none under that name)", dump_.path());
+    std::string option = name;
+    std::ranges::replace(option, '_', '-');
     throw OptionError(fmt::format("{}{} is missing{}; give --{} FILE.npy, or a file that has it", layer_prefix(layer_),
-                                  name, file, name));
+                                  name, file, option));
   }
 
   /// Tokens and weights instead of q, k and v: where options say so, or the file has no q.
@@ -152,6 +157,7 @@ class Maker {
     if (problem_.packed) throw OptionError("x: packed batches need q, k and v");
     for (const char* name : {"x", "wq", "wk"}) expect(name);
     const View<const void> x = needed("x"), wq = needed("wq"), wk = needed("wk"), wv = load("wv"), wo = load("wo");
+    look_for_nan(wo, "wo");
     problem_.projections = understand_projections(x, wq, wk, wv, wo, heads(), options_.weight_layout);
     const Projections& p = *problem_.projections;
     const int64_t dim = p.outputs_of(wq) / p.heads, key_heads = p.outputs_of(wk) / dim;
@@ -247,6 +253,7 @@ class Maker {
   /// Modifiers in the order of the semantics: soft-cap, ALiBi, bias.
   void formula_of_options() {
     Attention& a = problem_.attention;
+    if (!given("keep_mask") && !given("ignore_mask")) dump_.expect_clear_masks();
     if (options_.causal) a.visible(Causal{});
     if (!options_.window.empty()) a.visible(window());
     if (given("document_ids") || given("query_documents")) a.visible(Documents{});
@@ -295,12 +302,18 @@ class Maker {
 
   void tables() {
     Inputs& in = problem_.inputs;
+    for (const char* name : {"keep_mask", "ignore_mask", "bias", "sinks"}) {
+      if (reads(name)) expect(name);
+    }
     in.keep_mask = fit(table("keep_mask"), "keep_mask");
     in.ignore_mask = fit(table("ignore_mask"), "ignore_mask");
     in.bias = fit(table("bias"), "bias");
     in.sinks = table("sinks");
     in.alibi_slopes = table("alibi_slopes");
     if (!in.alibi_slopes && reads("alibi_slopes")) default_slopes();
+    look_for_nan(in.bias, "bias");
+    look_for_nan(in.sinks, "sinks");
+    look_for_nan(in.alibi_slopes, "alibi_slopes");
     in.query_documents = documents("query_documents");
     in.key_documents = documents("key_documents");
   }

@@ -47,14 +47,16 @@ uint8_t joined(View<const uint8_t> rule, const SeeOptions& o, const GridPlan& pl
   return count[kVisible] > 0 ? kMixed : static_cast<uint8_t>(most - count.begin());
 }
 
-std::string legend(const std::vector<RuleCount>& counts, const Screen& screen) {
+std::string legend(const std::vector<RuleCount>& counts, const GridPlan& plan, const Screen& screen) {
   std::string text;
-  for (const RuleCount& c : counts) {
-    const std::string sample = screen.colors == ColorDepth::kNone
-                                   ? std::string(1, letter_of(c.rule))
-                                   : background(color_of(c.rule), screen.colors) + "  " + plain(screen.colors);
-    text += fmt::format("  {} {}: {} pairs\n", sample, c.name, c.pairs);
-  }
+  const auto sample = [&](uint8_t rule) {
+    return screen.colors == ColorDepth::kNone ? std::string(1, letter_of(rule))
+                                              : background(color_of(rule), screen.colors) + "  " + plain(screen.colors);
+  };
+  for (const RuleCount& c : counts) text += fmt::format("  {} {}: {} pairs\n", sample(c.rule), c.name, c.pairs);
+  if (plan.row_factor * plan.column_factor > 1)
+    text += fmt::format("  {} some visible, some not; each cell is {} x {} pairs\n", sample(kMixed), plan.row_factor,
+                        plan.column_factor);
   return text;
 }
 
@@ -100,7 +102,7 @@ std::string mask_text(const SeeOptions& o, const Layer& layer, const Tokens& tok
   };
   return fold(
       fmt::format("{}who may see whom{}: {}\n\n{}\n{}", bold(screen.colors), plain(screen.colors), attention.text(),
-                  render_grid(plan, labels, paint, screen), legend(count(rule, o, attention), screen)),
+                  render_grid(plan, labels, paint, screen), legend(count(rule, o, attention), plan, screen)),
       screen);
 }
 
