@@ -15,58 +15,6 @@ Case tiny(unsigned seed = 3) {
           .seed = seed};
 }
 
-/// sum of dout out + dlse lse over everything that is finite.
-double loss(const Example& e, const Loss& by) {
-  const Result r = run(e);
-  double sum = 0;
-  r.out.each([&](int64_t a, int64_t b, int64_t c, int64_t d) { sum += r.out.get(a, b, c, d) * by.dout.get(a, b, c, d); });
-  r.lse.each([&](int64_t a, int64_t b, int64_t c, int64_t d) {
-    if (std::isfinite(r.lse.get(a, b, c, d))) sum += r.lse.get(a, b, c, d) * by.dlse.get(a, b, c, d);
-  });
-  return sum;
-}
-
-/// Compares a gradient with differences of the loss by each element of `tensor`, which belongs to `e`.
-::testing::AssertionResult is_slope(const char* name, Example& e, const Loss& by, Tensor& tensor, const Tensor& gradient) {
-  ::testing::AssertionResult result = ::testing::AssertionSuccess();
-  if (!tensor) return result;
-  tensor.each([&](int64_t a, int64_t b, int64_t c, int64_t d) {
-    if (!result) return;
-    const double x = tensor.get(a, b, c, d), got = gradient.get(a, b, c, d);
-    if (std::isinf(x)) {
-      if (got != 0) result = failure(std::string(name) + ": a gradient of " + std::to_string(got) + " through -inf");
-      return;
-    }
-    constexpr double kStep = 0x1p-12;
-    tensor.set(x + kStep, a, b, c, d);
-    const double above = tensor.get(a, b, c, d), high = loss(e, by);
-    tensor.set(x - kStep, a, b, c, d);
-    const double below = tensor.get(a, b, c, d), low = loss(e, by);
-    tensor.set(x, a, b, c, d);
-    const double slope = (high - low) / (above - below);
-    if (!(std::abs(got - slope) <= 1e-5 * (1 + std::abs(slope)))) {
-      std::ostringstream text;
-      text << name << "[" << a << ", " << b << ", " << c << ", " << d << "]: " << got << ", central difference " << slope;
-      result = failure(text.str());
-    }
-  });
-  return result;
-}
-
-void expect_slopes(Example& e) {
-  const Loss by(e);
-  const Slopes got = slopes(e, by);
-  EXPECT_TRUE(is_slope("dquery", e, by, e.query, got.dquery));
-  EXPECT_TRUE(is_slope("dkey", e, by, e.key, got.dkey));
-  EXPECT_TRUE(is_slope("dvalue", e, by, e.value, got.dvalue));
-  got.each_parameter([&](std::string_view name, const Tensor& gradient) {
-    Tensor* tensor = name == "bias" ? &e.bias : name == "alibi_slopes" ? &e.alibi_slopes : &e.sinks;
-    for (auto& p : e.parameters)
-      if (p.name == name) tensor = &p.tensor;
-    EXPECT_TRUE(is_slope(std::string(name).c_str(), e, by, *tensor, gradient));
-  });
-}
-
 TEST(Gradients, AgreeWithCentralDifferencesForEveryPairOfOptions) {
   for (size_t n = 0; n < options().size(); ++n) {
     for (size_t m = n; m < options().size(); ++m) {

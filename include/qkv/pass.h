@@ -124,6 +124,8 @@ class QKV_EXPORT Score {
   /// Whether it can hide pairs (a bias of -inf does). Such a step is asked for hide() like a pattern.
   virtual bool hides() const;
   virtual void hide(const Sites&, uint8_t* visible) const;
+  /// Whether hide() would hide any of these pairs, where that is found out faster than which; true otherwise.
+  virtual bool may_hide(const Sites&) const;
 
  private:
   About about_;

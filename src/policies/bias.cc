@@ -35,6 +35,18 @@ void AddFourRows(float* values, int64_t stride, const float* const* bias, int ke
 #endif
 }
 
+bool AnyMinusInf(const float* x, int n) {
+  const hn::ScalableTag<float> d;
+  const int lanes = int(hn::Lanes(d));
+  const auto minus_inf = hn::Set(d, -std::numeric_limits<float>::infinity());
+  auto any = hn::FirstN(d, 0);
+  int j = 0;
+  for (; j + lanes <= n; j += lanes) any = hn::Or(any, hn::Eq(hn::LoadU(d, x + j), minus_inf));
+  bool found = !hn::AllFalse(d, any);
+  for (; j < n; ++j) found |= x[j] == -std::numeric_limits<float>::infinity();
+  return found;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace qkv::policies
 HWY_AFTER_NAMESPACE();
@@ -43,6 +55,7 @@ HWY_AFTER_NAMESPACE();
 namespace qkv {
 namespace policies {
 HWY_EXPORT(AddFourRows);
+HWY_EXPORT(AnyMinusInf);
 namespace {
 
 /// The bias of element type E.
@@ -70,6 +83,12 @@ template <class E> class BiasPass final : public passes::Score {
       for (int j = 0; j < t.keys; ++j)
         visible[t.at(r, j)] &= uint8_t(double(row[t.column[j] * step_]) != -std::numeric_limits<double>::infinity());
     }
+  }
+  bool may_hide(const Sites& t) const override {
+    if (!std::is_same_v<E, float> || step_ != 1) return true;
+    for (int r = 0; r < t.rows; ++r)
+      if (HWY_DYNAMIC_DISPATCH(AnyMinusInf)(reinterpret_cast<const float*>(row_of(t, r)) + t.column[0], t.keys)) return true;
+    return false;
   }
 
  private:
