@@ -16,8 +16,14 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 Case medium(unsigned seed = 1) {
-  return {.dtype = kFloatTypes[seed % 4], .batch = 2, .group = 2, .queries = 61, .keys = 213, .head_dim = 9,
-          .value_dim = 10, .seed = seed};
+  return {.dtype = kFloatTypes[seed % 4],
+          .batch = 2,
+          .group = 2,
+          .queries = 61,
+          .keys = 213,
+          .head_dim = 9,
+          .value_dim = 10,
+          .seed = seed};
 }
 template <class F> void each_option(F f) {
   unsigned seed = 0;
@@ -128,7 +134,8 @@ TEST(Backward, RowsWithoutAVisibleKeyGiveAndGetExactZeros) {
 
 TEST(Backward, OfABatchEntryIsTheSameAlone) {
   each_option([](const Case& c) {
-    if (c.packed || c.bias || c.alibi || c.sinks || c.softcaps || c.scales) return;  // their gradients are sums over the batch
+    if (c.packed || c.bias || c.alibi || c.sinks || c.softcaps || c.scales)
+      return;  // their gradients are sums over the batch
     const Example e(c);
     const Loss by(e);
     const Left left(e);
@@ -138,16 +145,20 @@ TEST(Backward, OfABatchEntryIsTheSameAlone) {
       const auto entry = [b](auto view) { return view && view.shape[0] > 1 ? slice(view, 0, b, b + 1) : view; };
       Inputs in = e.inputs();
       in.query = entry(in.query), in.key = entry(in.key), in.value = entry(in.value);
-      in.keep_mask = entry(in.keep_mask), in.ignore_mask = entry(in.ignore_mask), in.dropout_keep = entry(in.dropout_keep);
+      in.keep_mask = entry(in.keep_mask), in.ignore_mask = entry(in.ignore_mask),
+      in.dropout_keep = entry(in.dropout_keep);
       in.query_documents = entry(in.query_documents), in.key_documents = entry(in.key_documents);
-      in.key_lengths = entry(in.key_lengths), in.query_offset = entry(in.query_offset), in.key_start = entry(in.key_start);
+      in.key_lengths = entry(in.key_lengths), in.query_offset = entry(in.query_offset),
+      in.key_start = entry(in.key_start);
       Upstream up = left.upstream(by);
       for (auto* v : {&up.out, &up.lse, &up.dout, &up.dlse, &up.row_max, &up.row_sum}) *v = entry(*v);
       Slopes alone(e, Placement::kContiguous);
       backward(e.attention, in, up,
-               {.dquery = slice(alone.dquery.view(), 0, 0, 1), .dkey = slice(alone.dkey.view(), 0, 0, 1),
+               {.dquery = slice(alone.dquery.view(), 0, 0, 1),
+                .dkey = slice(alone.dkey.view(), 0, 0, 1),
                 .dvalue = slice(alone.dvalue.view(), 0, 0, 1)});
-      for (const auto& [x, y] : {std::pair{&all.dquery, &alone.dquery}, {&all.dkey, &alone.dkey}, {&all.dvalue, &alone.dvalue}})
+      for (const auto& [x, y] :
+           {std::pair{&all.dquery, &alone.dquery}, {&all.dkey, &alone.dkey}, {&all.dvalue, &alone.dvalue}})
         EXPECT_TRUE(same_bits(slice(x->view(), 0, b, b + 1), slice(y->view(), 0, 0, 1))) << "entry " << b;
     }
   });
@@ -161,7 +172,7 @@ TEST(Backward, AskingForLessChangesNoBitOfTheRest) {
     Slopes all(e, Placement::kContiguous), some(e, Placement::kContiguous);
     backward(e.attention, e.inputs(), left.upstream(by), all.views());
     for (const auto wanted : {&Gradients::dquery, &Gradients::dkey, &Gradients::dvalue, &Gradients::dbias,
-                         &Gradients::dalibi_slopes, &Gradients::dsinks}) {
+                              &Gradients::dalibi_slopes, &Gradients::dsinks}) {
       Gradients one;
       one.*wanted = some.views().*wanted;
       backward(e.attention, e.inputs(), left.upstream(by), one);
@@ -208,7 +219,8 @@ TEST(Backward, FromLogSumExpAloneIsAsCloseAsItAllows) {
     const Loss by(e);
     const Slopes exact = slopes(e, by), rough = slopes(e, by, {}, Placement::kContiguous, Sums::kOnlyLse);
     // Scores reach some tens: a weight is off by that many eps of itself, so every gradient by some of the largest.
-    for (const auto& [x, y] : {std::pair{&exact.dquery, &rough.dquery}, {&exact.dkey, &rough.dkey}, {&exact.dvalue, &rough.dvalue}}) {
+    for (const auto& [x, y] :
+         {std::pair{&exact.dquery, &rough.dquery}, {&exact.dkey, &rough.dkey}, {&exact.dvalue, &rough.dvalue}}) {
       double largest = 0, difference = 0;
       x->each([&](int64_t a, int64_t b, int64_t i, int64_t d) {
         largest = std::max(largest, std::abs(x->get(a, b, i, d)));
@@ -255,10 +267,60 @@ TEST(Backward, OfTypesAtTheEndOfTheirRange) {
   Example e(c);
   e.value.each([&](int64_t a, int64_t b, int64_t i, int64_t d) { e.value.set(i % 2 ? 65504 : -65504, a, b, i, d); });
   Loss by(e);
-  by.dout.each([&](int64_t a, int64_t b, int64_t i, int64_t d) { by.dout.set(by.dout.get(a, b, i, d) * 0.01, a, b, i, d); });
+  by.dout.each(
+      [&](int64_t a, int64_t b, int64_t i, int64_t d) { by.dout.set(by.dout.get(a, b, i, d) * 0.01, a, b, i, d); });
   const Slopes got = slopes(e, by);
   for (const Tensor* t : {&got.dquery, &got.dkey, &got.dvalue})
     t->each([&](int64_t a, int64_t b, int64_t i, int64_t d) { EXPECT_TRUE(std::isfinite(t->get(a, b, i, d))); });
+}
+
+/// Keeps what it sees of every pair.
+struct Recorder {
+  Tensor* seen;
+  void see(double x, Site at) { seen->set(x, at.batch, at.head, at.row, at.column); }
+  void join(const Recorder&) {}
+};
+
+TEST(Backward, GradientsByWeightsAndScoresCanBeObserved) {
+  each_option([](Case c) {
+    c.dtype = DType::kFloat64;
+    const Example e(c);
+    const Inputs in = e.inputs();
+    const reference::Problem problem(e.attention, in);
+    const Loss by(e);
+    const Left left(e);
+    for (const Sums sums : {Sums::kExact, Sums::kOnlyLse}) {
+      Tensor dweight = e.matrix().fill(0), dscore = e.matrix().fill(0), attribution = e.matrix().fill(0);
+      for (const auto& [what, to] : {std::pair{PairGradient::kWeight, &dweight},
+                                     {PairGradient::kScore, &dscore},
+                                     {PairGradient::kAttribution, &attribution}}) {
+        Recorder recorder{to};
+        observe_gradients(e.attention, in, left.upstream(by, sums), what, {recorder});
+      }
+      for (int64_t b = 0; b < c.batch; ++b)
+        for (int64_t h = 0; h < c.query_heads(); ++h)
+          for (int64_t i = 0; i < problem.queries(b); i += 7) {
+            const reference::RowAnswer row = reference::oracle(problem, b, h, i);
+            double delta = -at(e, by.dlse, e.cumulative_query_lengths, b, h, i, 0);
+            for (int64_t d = 0; d < c.value_dim; ++d)
+              delta += at(e, by.dout, e.cumulative_query_lengths, b, h, i, d) * row.out[size_t(d)];
+            for (int64_t j = 0; j < problem.columns(b); ++j) {
+              const Site site = problem.site(b, h, i, j);
+              double right = 0;
+              if (problem.sees(site)) {
+                const std::vector<double> value = problem.value(b, h, j);
+                for (int64_t d = 0; d < c.value_dim; ++d)
+                  right += at(e, by.dout, e.cumulative_query_lengths, b, h, i, d) * value[size_t(d)];
+                right *= problem.dropout(site);
+              }
+              const double weight = row.weights[size_t(j)];
+              ASSERT_NEAR(dweight.get(b, h, i, j), right, 1e-9) << b << h << i << " " << j;
+              ASSERT_NEAR(dscore.get(b, h, i, j), weight * (right - delta), 1e-9) << b << h << i << " " << j;
+              ASSERT_NEAR(attribution.get(b, h, i, j), weight * right, 1e-9) << b << h << i << " " << j;
+            }
+          }
+    }
+  });
 }
 
 TEST(Backward, OfEmptyTensors) {
@@ -280,9 +342,9 @@ TEST(Backward, StopsWhenAsked) {
   std::stop_source source;
   source.request_stop();
   ThreadPool two(2);
-  EXPECT_THROW(backward(e.attention, e.inputs(), left.upstream(by), got.views(),
-                        {.executor = &two, .stop = source.get_token()}),
-               Cancelled);
+  EXPECT_THROW(
+      backward(e.attention, e.inputs(), left.upstream(by), got.views(), {.executor = &two, .stop = source.get_token()}),
+      Cancelled);
 }
 
 TEST(Backward, SaysWhatIsWrong) {
@@ -300,15 +362,20 @@ TEST(Backward, SaysWhatIsWrong) {
   };
   EXPECT_THAT(message([](auto& up, auto&, auto&, auto&) { up.out = {}; }), HasSubstr("out is missing"));
   EXPECT_THAT(message([](auto& up, auto&, auto&, auto&) { up.dout = {}; }), HasSubstr("dout is missing"));
-  EXPECT_THAT(message([](auto& up, auto&, auto&, auto&) { up.row_max = {}; }), HasSubstr("row_sum is given without row_max"));
+  EXPECT_THAT(message([](auto& up, auto&, auto&, auto&) { up.row_max = {}; }),
+              HasSubstr("row_sum is given without row_max"));
   EXPECT_THAT(message([](auto& up, auto&, auto&, auto&) { up.row_max = up.row_sum = up.lse = {}; }),
               HasSubstr("ask forward() for them"));
-  EXPECT_THAT(message([](auto& up, auto&, auto& wrong, auto&) { up.dout = wrong.view(); }), HasSubstr("dout has type float64"));
+  EXPECT_THAT(message([](auto& up, auto&, auto& wrong, auto&) { up.dout = wrong.view(); }),
+              HasSubstr("dout has type float64"));
   EXPECT_THAT(message([](auto&, auto& g, auto&, auto& other) { g.dquery = other.view(); }),
               HasSubstr("dquery has shape {1, 1, 3, 5}, expected {1, 1, 3, 2}"));
-  EXPECT_THAT(message([](auto&, auto& g, auto& wrong, auto&) { g.dkey = wrong.view(); }), HasSubstr("dkey has type float64"));
-  EXPECT_THAT(message([](auto&, auto& g, auto&, auto& other) { g.dsinks = other.view(); }), HasSubstr("gradient by sinks"));
-  EXPECT_THAT(message([](auto&, auto& g, auto&, auto& other) { g.dbias = other.view(); }), HasSubstr("no step of the attention reads it"));
+  EXPECT_THAT(message([](auto&, auto& g, auto& wrong, auto&) { g.dkey = wrong.view(); }),
+              HasSubstr("dkey has type float64"));
+  EXPECT_THAT(message([](auto&, auto& g, auto&, auto& other) { g.dsinks = other.view(); }),
+              HasSubstr("gradient by sinks"));
+  EXPECT_THAT(message([](auto&, auto& g, auto&, auto& other) { g.dbias = other.view(); }),
+              HasSubstr("no step of the attention reads it"));
   EXPECT_THAT(message([](auto&, auto& g, auto&, auto&) { g.dvalue = g.dkey; }),
               HasSubstr("dkey lies in the memory of dvalue"));
 }

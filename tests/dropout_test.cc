@@ -63,7 +63,9 @@ TEST(Dropout, KeepsTheShareThatIsAskedForIndependentlyInEveryDirection) {
   const double p = 0.3;
   const uint64_t threshold = dropout_threshold(p);
   double kept = 0, beside = 0, below = 0, in_next_head = 0;
-  const auto keeps = [&](int h, int i, int j) { return double(dropout_keeps(11, threshold, {0, h, i, j, i, j})) - (1 - p); };
+  const auto keeps = [&](int h, int i, int j) {
+    return double(dropout_keeps(11, threshold, {0, h, i, j, i, j})) - (1 - p);
+  };
   for (int i = 0; i < kN; ++i)
     for (int j = 0; j < kN; ++j) {
       const double here = keeps(0, i, j);
@@ -82,7 +84,8 @@ TEST(Dropout, LeavesMeanAndVarianceOfTheOutputAsTheyShouldBe) {
   // Equal weights 1/n of values 1: the mean of out is 1, its variance p / (1 - p) / n.
   constexpr int kKeys = 64, kRows = 4096;
   const double p = 0.4;
-  const Tensor q = Tensor(DType::kFloat32, {1, 1, kRows, 1}).fill(0.0), k = Tensor(DType::kFloat32, {1, 1, kKeys, 1}).fill(0.0),
+  const Tensor q = Tensor(DType::kFloat32, {1, 1, kRows, 1}).fill(0.0),
+               k = Tensor(DType::kFloat32, {1, 1, kKeys, 1}).fill(0.0),
                v = Tensor(DType::kFloat32, {1, 1, kKeys, 1}).fill(1.0);
   Tensor out(DType::kFloat32, {1, 1, kRows, 1});
   forward(Attention{}.dropout(p), {.query = q.view(), .key = k.view(), .value = v.view(), .dropout_seed = 3},

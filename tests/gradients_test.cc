@@ -11,7 +11,13 @@ namespace qkv::testing {
 namespace {
 
 Case tiny(unsigned seed = 3) {
-  return {.dtype = DType::kFloat64, .batch = 2, .key_heads = 2, .queries = 5, .keys = 7, .head_dim = 3, .value_dim = 2,
+  return {.dtype = DType::kFloat64,
+          .batch = 2,
+          .key_heads = 2,
+          .queries = 5,
+          .keys = 7,
+          .head_dim = 3,
+          .value_dim = 2,
           .seed = seed};
 }
 

@@ -101,14 +101,22 @@ TEST(OwnPolicies, GiveTheSameBitsForAnyNumberOfThreads) {
 }
 
 Example small(Attention attention) {
-  Example e(Case{.dtype = DType::kFloat64, .batch = 2, .key_heads = 2, .group = 2, .queries = 6, .keys = 6, .head_dim = 3, .value_dim = 2});
+  Example e(Case{.dtype = DType::kFloat64,
+                 .batch = 2,
+                 .key_heads = 2,
+                 .group = 2,
+                 .queries = 6,
+                 .keys = 6,
+                 .head_dim = 3,
+                 .value_dim = 2});
   e.attention = std::move(attention).align(Align::kTopLeft);
   return e;
 }
 
 TEST(OwnPolicies, TrainWithoutALineMore) {
-  for (Attention a : {Attention{}.visible(Causal{}).score(Decay{0.3f}), Attention{}.visible(Prompt{3}).visible(Strided{2}),
-                      Attention{}.score(Decay{0.3f}).score(SoftCap{2}).score(Decay{-0.1f})}) {
+  for (Attention a :
+       {Attention{}.visible(Causal{}).score(Decay{0.3f}), Attention{}.visible(Prompt{3}).visible(Strided{2}),
+        Attention{}.score(Decay{0.3f}).score(SoftCap{2}).score(Decay{-0.1f})}) {
     Example e = small(a);
     SCOPED_TRACE(e.attention.text());
     expect_slopes(e);
@@ -116,8 +124,9 @@ TEST(OwnPolicies, TrainWithoutALineMore) {
 }
 
 TEST(OwnPolicies, TheirTablesHaveGradientsToo) {
-  for (Attention a : {Attention{}.score(RelativeTable{2}), Attention{}.visible(Causal{}).score(SoftCap{3}).score(RelativeTable{2}),
-                      Attention{}.score(RelativeTable{2}).score(SoftCap{3}).score(Decay{0.1f})}) {
+  for (Attention a :
+       {Attention{}.score(RelativeTable{2}), Attention{}.visible(Causal{}).score(SoftCap{3}).score(RelativeTable{2}),
+        Attention{}.score(RelativeTable{2}).score(SoftCap{3}).score(Decay{0.1f})}) {
     Example e = small(a);
     e.parameters.push_back({"relative_table", Tensor(DType::kFloat64, {4, 5}).normal(4)});
     e.parameters.push_back({"gain", Tensor(DType::kFloat64, {4}).normal(5)});

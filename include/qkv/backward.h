@@ -8,8 +8,8 @@ namespace qkv {
 
 /// What forward() gave, and the gradients of the loss by it: what comes down from the layer above.
 struct Upstream {
-  View<const void> out{};  ///< as forward() wrote it
-  View<const void> lse{};  ///< needed where row_max and row_sum are absent
+  View<const void> out{};   ///< as forward() wrote it
+  View<const void> lse{};   ///< needed where row_max and row_sum are absent
   View<const void> dout{};  ///< d loss / d out, of the shape and type of `out`; strides of 0 are fine
   View<const void> dlse{};  ///< d loss / d lse, of the shape and type of `lse`; absent: 0
   /// As forward() wrote them: with both, weights have exactly the forward's bits. From a float32 lse alone a weight is off by
@@ -45,5 +45,21 @@ struct Gradients {
 /// Throws ShapeError, DtypeError, OptionError, Cancelled. O(B Hq L S (3 D + 2 Dv)) time over the visible tiles; scratch does
 /// not grow with L * S. Dao 2023 (arXiv:2307.08691), algorithm 2, for the order of the products.
 QKV_EXPORT void backward(const Attention&, const Inputs&, const Upstream&, const Gradients&, const Call& = {});
+
+/// What observe_gradients() shows of each pair of a query and a key.
+enum class PairGradient : uint8_t {
+  kWeight,      ///< d loss / d weight = dout . value, where dropout keeps it
+  kScore,       ///< d loss / d score, after the modifiers: weight * (d loss / d weight - dout . out + dlse)
+  kAttribution  ///< weight * d loss / d weight: how much of dout . out the pair brings
+};
+
+/// One more sweep, over gradients instead of weights: observers as in observe(), with numbers that may be negative. Hidden pairs
+/// arrive with 0 or not at all.
+QKV_EXPORT void observe_gradients(const Attention&, const Inputs&, const Upstream&, PairGradient,
+                                  std::span<const ObserverRef>, const Call& = {});
+inline void observe_gradients(const Attention& a, const Inputs& in, const Upstream& up, PairGradient what,
+                              std::initializer_list<ObserverRef> who, const Call& call = {}) {
+  observe_gradients(a, in, up, what, std::span(who.begin(), who.size()), call);
+}
 
 }  // namespace qkv

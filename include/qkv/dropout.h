@@ -28,7 +28,8 @@ constexpr uint64_t dropout_threshold(double p) { return uint64_t(p * 0x1p32 + 0.
 /// Eight keys share a draw, of which each takes 16 bits; the lower 16 bits come from another, which is rarely looked at.
 constexpr bool dropout_keeps(uint64_t seed, uint64_t threshold, Site at) {
   const auto bits = [&](uint32_t draw) {
-    const auto four = philox({uint32_t(at.key) / 8, uint32_t(at.query), uint32_t(at.head), uint32_t(at.batch) | draw}, seed);
+    const auto four =
+        philox({uint32_t(at.key) / 8, uint32_t(at.query), uint32_t(at.head), uint32_t(at.batch) | draw}, seed);
     return four[uint32_t(at.key) % 8 / 2] >> (uint32_t(at.key) % 2 * 16) & 0xFFFF;
   };
   const uint64_t high = bits(0);

@@ -83,8 +83,8 @@ template <class T> class Backward {
     T* rows = nullptr;                                       ///< {kKeysOfItem, widest}
     T* more = nullptr;                                       ///< the same
     double* sums = nullptr;                                  ///< {parameters_}: of this item
-    double** of_tensor = nullptr;                            ///< {tensors_}: where in sums each tensor of each step begins
-    std::span<double* const>* of_step = nullptr;             ///< {steps}
+    double** of_tensor = nullptr;                 ///< {tensors_}: where in sums each tensor of each step begins
+    std::span<double* const>* of_step = nullptr;  ///< {steps}
   };
   void lay_out_item(Carver& c, Scratch& s) const {
     s.keys.carve(c, b_, steps_.prefill, matrix_ != nullptr);
@@ -133,8 +133,8 @@ template <class T> class Backward {
 
   struct Chunk {
     Line line;
-    int32_t first, n;   ///< rows
-    int64_t in_tensors; ///< the first of them in tensors that may be packed
+    int32_t first, n;    ///< rows
+    int64_t in_tensors;  ///< the first of them in tensors that may be packed
   };
   Chunk chunk(int64_t number) const {
     const auto after = std::upper_bound(first_chunk_.begin(), first_chunk_.end() - 1, number) - 1;
@@ -185,7 +185,8 @@ template <class T> class Backward {
     Leased leased(*this);
     Scratch& s = leased.scratch;
     begin_sums(s);
-    s.keys.start(b_, steps_, item, {bool(to_.dquery), bool(to_.dkey), bool(to_.dvalue), matrix_ == nullptr ? -1 : int(matrix_->step)});
+    s.keys.start(b_, steps_, item,
+                 {bool(to_.dquery), bool(to_.dkey), bool(to_.dvalue), matrix_ == nullptr ? -1 : int(matrix_->step)});
     const Entry& e = b_.entries[size_t(item.batch)];
     const int64_t steps = ceil_div(int64_t{e.queries}, int64_t{kRowsOfStep});
     for (int n = 0; n < b_.group(); ++n)
@@ -330,8 +331,8 @@ template <class T> class Backward {
   Steps<T> steps_;
   const kernels::BackwardKernels<T>& kernels_ = kernels::backward_kernels<T>();
 
-  std::span<const Line> lines_;            ///< {B, Hq}
-  std::span<const int64_t> first_chunk_;   ///< {B * Hq + 1}
+  std::span<const Line> lines_;           ///< {B, Hq}
+  std::span<const int64_t> first_chunk_;  ///< {B * Hq + 1}
   int64_t rows_ = 0, chunks_ = 0;
   std::span<const KeyItem> items_;
   std::span<std::atomic<int64_t>> passed_;
@@ -348,7 +349,7 @@ template <class T> class Backward {
 template <class T>
 void backward_as(const Bound& b, const Upstream& up, const Gradients& gradients, const Call& call,
                  Workspace::Impl& workspace) {
-  const Given given(b, up);
+  const Given given(b, up, "backward");
   const GradientTargets to(b, gradients, workspace.arena);
   check::apart("backward", b.inputs, up, gradients, workspace.arena);
   if (to.anything()) Backward<T>(b, given, to, call, workspace).run();

@@ -280,7 +280,8 @@ Dropout dropout(const char* function, const Attention& a, const Inputs& in, cons
   if (in.dropout_keep && in.dropout_seed)
     option_error("{}: dropout_keep and dropout_seed are both given; leave one out", function);
   if (in.dropout_keep && p == 0)
-    option_error("{}: dropout_keep is given, but the attention has no dropout; add dropout(p), or leave it out", function);
+    option_error("{}: dropout_keep is given, but the attention has no dropout; add dropout(p), or leave it out",
+                 function);
   mask(function, "dropout_keep", in.dropout_keep, b);
   Dropout d;
   d.active = p > 0 && (in.dropout_keep || in.dropout_seed);

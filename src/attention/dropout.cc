@@ -10,8 +10,8 @@ namespace {
 /// From the generator, which counts positions and begins at multiples of 8.
 void draw(const Bound& b, const RowTile& t, int first_row, int rows, int32_t key, int columns, uint64_t* keep) {
   const int shift = key % 8, words = words_of(columns), drawn_words = words_of(columns + shift);
-  kernels::Draws draws{b.dropout.seed, b.dropout.threshold, t.batch,          key - shift,
-                       rows,           t.head + first_row,  t.query + first_row};
+  kernels::Draws draws{b.dropout.seed,     b.dropout.threshold, t.batch, key - shift, rows,
+                       t.head + first_row, t.query + first_row};
   if (shift == 0) return kernels::dropout_kernel()(draws, words, keep);
   draws.rows = 1;
   for (int r = 0; r < rows; ++r, ++draws.head, ++draws.query, keep += words) {

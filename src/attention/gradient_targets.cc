@@ -10,9 +10,9 @@ namespace {
 
 constexpr const char* kName = "backward";
 
-RowsOf required(const Bound& b, View<const void> v, const char* name, DType type, int64_t last) {
-  if (!v) option_error("{}: {} is missing; pass a view", kName, name);
-  return check_output(b, v, kName, name, type, last);
+RowsOf required(const Bound& b, View<const void> v, const char* function, const char* name, DType type, int64_t last) {
+  if (!v) option_error("{}: {} is missing; pass a view", function, name);
+  return check_output(b, v, function, name, type, last);
 }
 
 /// A gradient by query, key or value.
@@ -39,19 +39,20 @@ View<void> like_parameter(const Bound& b, View<void> v, std::string_view name, V
 
 }  // namespace
 
-Given::Given(const Bound& b, const Upstream& up) {
+Given::Given(const Bound& b, const Upstream& up, const char* function) {
   const DType sums = b.is_double() ? DType::kFloat64 : DType::kFloat32;
-  out = required(b, up.out, "out", b.query.type, b.value_dim);
-  dout = required(b, up.dout, "dout", b.query.type, b.value_dim);
-  lse = check_output(b, up.lse, kName, "lse", sums, -1);
-  dlse = check_output(b, up.dlse, kName, "dlse", sums, -1);
-  row_max = check_output(b, up.row_max, kName, "row_max", sums, -1);
-  row_sum = check_output(b, up.row_sum, kName, "row_sum", sums, -1);
+  out = required(b, up.out, function, "out", b.query.type, b.value_dim);
+  dout = required(b, up.dout, function, "dout", b.query.type, b.value_dim);
+  lse = check_output(b, up.lse, function, "lse", sums, -1);
+  dlse = check_output(b, up.dlse, function, "dlse", sums, -1);
+  row_max = check_output(b, up.row_max, function, "row_max", sums, -1);
+  row_sum = check_output(b, up.row_sum, function, "row_sum", sums, -1);
   if (bool(up.row_max) != bool(up.row_sum))
-    option_error("{}: {} is given without {}; they belong together", kName, up.row_max ? "row_max" : "row_sum",
+    option_error("{}: {} is given without {}; they belong together", function, up.row_max ? "row_max" : "row_sum",
                  up.row_max ? "row_sum" : "row_max");
   if (!up.row_max && !up.lse)
-    option_error("{}: row_max and row_sum are missing; ask forward() for them and pass them on, or lse alone", kName);
+    option_error("{}: row_max and row_sum are missing; ask forward() for them and pass them on, or lse alone",
+                 function);
 }
 
 GradientTargets::GradientTargets(const Bound& b, const Gradients& g, CallArena& arena) : add(g.add) {

@@ -11,7 +11,7 @@ namespace qkv {
 
 /// Upstream, checked: lse or both sums are there, out and dout are.
 struct Given {
-  Given(const Bound&, const Upstream&);
+  Given(const Bound&, const Upstream&, const char* function);
   RowsOf out, dout, lse, dlse, row_max, row_sum;
 };
 
@@ -19,7 +19,8 @@ struct Given {
 struct ParameterTarget {
   size_t step = 0, tensor = 0;  ///< the n-th tensor of the n-th step
   View<void> view{};
-  bool is_matrix = false;  ///< the step adds it to the scores, element by element: nothing is summed but over axes of size 1
+  bool is_matrix =
+      false;  ///< the step adds it to the scores, element by element: nothing is summed but over axes of size 1
 };
 
 /// Gradients, checked.

@@ -40,8 +40,7 @@ void KeyBlock<T>::carve(Carver& c, const Bound& b, const kernels::PrefillKernels
   key_ = c.take<int32_t>(kernels::kMaxLanes + 16);
 }
 
-template <class T>
-void KeyBlock<T>::start(const Bound& b, const Steps<T>& steps, const KeyItem& item, Wanted wanted) {
+template <class T> void KeyBlock<T>::start(const Bound& b, const Steps<T>& steps, const KeyItem& item, Wanted wanted) {
   const Entry& e = b.entries[size_t(item.batch)];
   const int32_t last = std::min(item.columns.last, e.keys);
   const int width = steps.prefill.query_tile, unit = std::max(8, steps.prefill.vector);
@@ -177,11 +176,9 @@ void KeyBlock<T>::products(const Bound& b, const Steps<T>& steps, const QueryRow
   kernels_.gradients(s_, ds, rows, lanes, q.m + r, q.share + r, q.delta + r, b.dropout ? keep_ : nullptr,
                      T(b.dropout.factor));
   const kernels::Words words = rows_finite_ ? nullptr : seen;
-  if (wanted_.dvalue)
-    prefill.accumulate(t.dv, s_, lanes, dout, q.dout.stride, rows, b.value_dim, ones_, words);
+  if (wanted_.dvalue) prefill.accumulate(t.dv, s_, lanes, dout, q.dout.stride, rows, b.value_dim, ones_, words);
   if (!b.scores.empty()) turn(b, at, numbers, ds, t.dmatrix + int64_t{r} * lanes, sums);
-  if (wanted_.dkey)
-    prefill.accumulate(t.dk, ds, lanes, q.query.row(r), q.query.stride, rows, b.head_dim, ones_, words);
+  if (wanted_.dkey) prefill.accumulate(t.dk, ds, lanes, q.query.row(r), q.query.stride, rows, b.head_dim, ones_, words);
 }
 
 template <class T> void KeyBlock<T>::add_to_queries(const Bound& b, T* dq, int64_t stride) const {

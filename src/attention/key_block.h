@@ -14,8 +14,8 @@ inline constexpr int kRowsOfStep = kernels::kMaxLanes;
 /// Some queries of one head, ready for the products. Rows are the operand that is broadcast.
 template <class T> struct QueryRows {
   const RowTile* tile;
-  BlockRows<T> query, dout;  ///< as stored, widened
-  const T* scaled;           ///< {rows, head_dim}: with exactly the forward's rounding
+  BlockRows<T> query, dout;    ///< as stored, widened
+  const T* scaled;             ///< {rows, head_dim}: with exactly the forward's rounding
   const T *m, *share, *delta;  ///< {rows}: w = exp(s - m) * share,  ds = w (dp - delta)
 };
 
@@ -70,13 +70,14 @@ template <class T> class KeyBlock {
   int32_t batch_ = 0;
   BlockRows<T> keys_{};
   bool keys_finite_ = true, rows_finite_ = true;
-  T* key_rows_ = nullptr;    ///< {kKeysOfItem, widest}: where keys and values are widened
+  T* key_rows_ = nullptr;  ///< {kKeysOfItem, widest}: where keys and values are widened
   T* value_rows_ = nullptr;
-  T* s_ = nullptr;           ///< {kRowsOfStep, lanes}: scores, then weights
-  T* before_ = nullptr;      ///< {steps, kRowsOfStep, lanes}: scores before each step
-  T* ones_ = nullptr;        ///< {kMaxLanes}
+  T* s_ = nullptr;       ///< {kRowsOfStep, lanes}: scores, then weights
+  T* before_ = nullptr;  ///< {steps, kRowsOfStep, lanes}: scores before each step
+  T* ones_ = nullptr;    ///< {kMaxLanes}
   uint64_t* words_ = nullptr;
-  uint64_t *keep_ = nullptr, *kept_ = nullptr;  ///< what dropout keeps, of a tile {kRowsOfStep} and of the item {kRowsOfStep, words}
+  uint64_t *keep_ = nullptr,
+           *kept_ = nullptr;  ///< what dropout keeps, of a tile {kRowsOfStep} and of the item {kRowsOfStep, words}
   int32_t *column_ = nullptr, *key_ = nullptr;
 };
 

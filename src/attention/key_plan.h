@@ -9,10 +9,11 @@ namespace qkv {
 
 struct KeyItem {
   int32_t batch, key_head;
-  KeyRange columns;       ///< those that are stored; from Entry::keys on they do not exist
-  int64_t keys_before;    ///< the item with the keys before these, of the same head; -1: these are the first
-  int64_t heads_before;   ///< the item of the head before with the same keys, of the batch entry before where this head is its
-                          ///< first; -1: there is none
+  KeyRange columns;     ///< those that are stored; from Entry::keys on they do not exist
+  int64_t keys_before;  ///< the item with the keys before these, of the same head; -1: these are the first
+  int64_t
+      heads_before;  ///< the item of the head before with the same keys, of the batch entry before where this head is its
+                     ///< first; -1: there is none
 };
 
 /// Which items come first; who adds to the same sums is to be far apart.

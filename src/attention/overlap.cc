@@ -109,13 +109,21 @@ void apart(const char* function, const Inputs& in, const Outputs& outputs, CallA
 
 void apart(const char* function, const Inputs& in, const Upstream& up, const Gradients& g, CallArena& arena) {
   Written written(function, kGradients + g.dparameters.size(), arena);
-  for (const auto& [name, v] : {std::pair{"dquery", g.dquery}, {"dkey", g.dkey}, {"dvalue", g.dvalue},
-                                {"dbias", g.dbias}, {"dalibi_slopes", g.dalibi_slopes}, {"dsinks", g.dsinks}})
+  for (const auto& [name, v] : {std::pair{"dquery", g.dquery},
+                                {"dkey", g.dkey},
+                                {"dvalue", g.dvalue},
+                                {"dbias", g.dbias},
+                                {"dalibi_slopes", g.dalibi_slopes},
+                                {"dsinks", g.dsinks}})
     written.write(name, v);
   for (const NamedGradient& p : g.dparameters) written.write(p.name, p.view);
   each_input(in, [&](std::string_view name, View<const void> v) { written.read(name, v); });
-  for (const auto& [name, v] : {std::pair{"out", up.out}, {"lse", up.lse}, {"dout", up.dout}, {"dlse", up.dlse},
-                                {"row_max", up.row_max}, {"row_sum", up.row_sum}})
+  for (const auto& [name, v] : {std::pair{"out", up.out},
+                                {"lse", up.lse},
+                                {"dout", up.dout},
+                                {"dlse", up.dlse},
+                                {"row_max", up.row_max},
+                                {"row_sum", up.row_sum}})
     written.read(name, v);
 }
 

@@ -15,8 +15,8 @@ namespace {
 
 template <class T> using Full = hn::ScalableTag<T>;
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;  // 32 of them
-constexpr int kRows = kManyRegisters ? 6 : 4;     // of a panel of add_rows
-constexpr int kVectors = kManyRegisters ? 4 : 2;  // of a panel of add_rows
+constexpr int kRows = kManyRegisters ? 6 : 4;                                      // of a panel of add_rows
+constexpr int kVectors = kManyRegisters ? 4 : 2;                                   // of a panel of add_rows
 
 template <class T> void Hide(T* s, int rows, int lanes, Words seen) {
   const Full<T> d;
@@ -93,7 +93,8 @@ HWY_INLINE void AddStripe(D d, T* o, int64_t o_stride, const T* ds, int lanes, i
   int r = 0;
   for (; r + kRows <= rows; r += kRows)
     AddPanel<kRows, nv>(d, o + r * o_stride, o_stride, ds + int64_t{r} * lanes, lanes, k, k_stride, keys);
-  for (; r < rows; ++r) AddPanel<1, nv>(d, o + r * o_stride, o_stride, ds + int64_t{r} * lanes, lanes, k, k_stride, keys);
+  for (; r < rows; ++r)
+    AddPanel<1, nv>(d, o + r * o_stride, o_stride, ds + int64_t{r} * lanes, lanes, k, k_stride, keys);
 }
 
 template <class T>
@@ -130,7 +131,8 @@ void DotRows(const T* x, int64_t x_stride, const T* y, int64_t y_stride, int row
     for (; e + kSums <= dim; e += kSums)
       for (int i = 0; i < kSums; i += n)
         hn::StoreU(hn::MulAdd(hn::LoadU(d, a + e + i), hn::LoadU(d, b + e + i), hn::LoadU(d, sums + i)), d, sums + i);
-    for (int i = 0; e < dim; ++e, ++i) sums[i] = hn::GetLane(hn::MulAdd(hn::Set(d, a[e]), hn::Set(d, b[e]), hn::Set(d, sums[i])));
+    for (int i = 0; e < dim; ++e, ++i)
+      sums[i] = hn::GetLane(hn::MulAdd(hn::Set(d, a[e]), hn::Set(d, b[e]), hn::Set(d, sums[i])));
     for (int half = kSums / 2; half > 0; half /= 2)
       for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
     dots[r] = sums[0];

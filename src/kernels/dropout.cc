@@ -1,7 +1,7 @@
 // dropout_keeps() for many keys of one query. See kernels.h.
+#include "qkv/dropout.h"
 #include "core/targets.h"
 #include "kernels/kernels.h"
-#include "qkv/dropout.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/dropout.cc"
 #include "hwy/foreach_target.h"
@@ -35,7 +35,8 @@ alignas(64) constexpr uint64_t kSteps[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 /// philox() for the counters first[i] to first[i] + Lanes(D64) of kChains chains, which wait for each other's products; each in
 /// the even 32-bit lanes.
-template <int kChains> HWY_INLINE void Philox(const uint32_t (&first)[kChains], Site at, uint64_t seed, V32 (&x)[kChains][4]) {
+template <int kChains>
+HWY_INLINE void Philox(const uint32_t (&first)[kChains], Site at, uint64_t seed, V32 (&x)[kChains][4]) {
   const D32 d;
   const D64 d64;
 #pragma GCC unroll 4
@@ -65,7 +66,8 @@ template <int kChains> HWY_INLINE void Philox(const uint32_t (&first)[kChains], 
 /// Even lanes of two vectors, one behind the other in 64 bits.
 HWY_INLINE hn::Vec<D64> Pair(V32 low, V32 high) {
   const D64 d;
-  return hn::Or(hn::And(hn::BitCast(d, low), hn::Set(d, uint64_t{0xFFFFFFFF})), hn::ShiftLeft<32>(hn::BitCast(d, high)));
+  return hn::Or(hn::And(hn::BitCast(d, low), hn::Set(d, uint64_t{0xFFFFFFFF})),
+                hn::ShiftLeft<32>(hn::BitCast(d, high)));
 }
 
 /// The 16 bits of each of kKeys * kWords keys. Four vectors of counters at a time, where there are so many.
@@ -115,8 +117,7 @@ void KeepRows(const Draws& draws, int words, uint64_t* keep) {
   for (int r = 0; r < draws.rows; ++r) {
     Site at{draws.batch, draws.head[r], 0, 0, draws.query[r], draws.key};
     int w = 0;
-    for (; w + 2 <= words; w += 2, at.key += 2 * kKeys, keep += 2)
-      KeepWords<2>(draws.seed, draws.threshold, at, keep);
+    for (; w + 2 <= words; w += 2, at.key += 2 * kKeys, keep += 2) KeepWords<2>(draws.seed, draws.threshold, at, keep);
     if (w < words) KeepWords<1>(draws.seed, draws.threshold, at, keep++);
   }
 }

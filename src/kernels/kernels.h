@@ -101,7 +101,7 @@ template <class T> struct BackwardKernels {
 
 /// Rows of queries whose weights are dropped or kept; keys from position `key` on, a multiple of 8.
 struct Draws {
-  uint64_t seed, threshold;    // see dropout_keeps()
+  uint64_t seed, threshold;  // see dropout_keeps()
   int32_t batch, key;
   int rows;
   const int32_t *head, *query;  // {rows}

@@ -87,7 +87,8 @@ template <class E> class BiasPass final : public passes::Score {
   bool may_hide(const Sites& t) const override {
     if (!std::is_same_v<E, float> || step_ != 1) return true;
     for (int r = 0; r < t.rows; ++r)
-      if (HWY_DYNAMIC_DISPATCH(AnyMinusInf)(reinterpret_cast<const float*>(row_of(t, r)) + t.column[0], t.keys)) return true;
+      if (HWY_DYNAMIC_DISPATCH(AnyMinusInf)(reinterpret_cast<const float*>(row_of(t, r)) + t.column[0], t.keys))
+        return true;
     return false;
   }
 

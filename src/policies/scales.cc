@@ -15,9 +15,8 @@ namespace HWY_NAMESPACE {
 
 /// Of scores, and of gradients by them.  scale {rows, padded}
 template <class T> void Times(const Tile<T>& t, const T* scale) {
-  ForEachVector(t, [&](auto d, T* at, int r, int) {
-    hn::StoreU(hn::Mul(hn::LoadU(d, at), OfRows(d, t, scale, r)), d, at);
-  });
+  ForEachVector(
+      t, [&](auto d, T* at, int r, int) { hn::StoreU(hn::Mul(hn::LoadU(d, at), OfRows(d, t, scale, r)), d, at); });
 }
 void TimesFloat(const Tile<float>& t, const float* scale) { Times(t, scale); }
 void TimesDouble(const Tile<double>& t, const double* scale) { Times(t, scale); }

@@ -40,14 +40,20 @@ template <class Real> Real dot(const std::vector<Real>& x, const std::vector<dou
 template <class Real> class Walk {
  public:
   Walk(const Problem& p, const Inputs& in, const LossGradients& loss)
-      : p_(p), in_(in), loss_(loss), sums_{rows(p.query_heads(), true, p.head_dim()), rows(key_heads(), false, p.head_dim()),
-                                           rows(key_heads(), false, p.value_dim()), {}} {}
+      : p_(p),
+        in_(in),
+        loss_(loss),
+        sums_{rows(p.query_heads(), true, p.head_dim()),
+              rows(key_heads(), false, p.head_dim()),
+              rows(key_heads(), false, p.value_dim()),
+              {}} {}
 
   GradientAnswer walk() {
     for (int64_t b = 0; b < p_.batches(); ++b)
       for (int64_t h = 0; h < p_.query_heads(); ++h)
         for (int64_t i = 0; i < p_.queries(b); ++i) row(b, h, i);
-    GradientAnswer answer{sums_.dquery.grid(Real(p_.scale())), sums_.dkey.grid(Real(p_.scale())), sums_.dvalue.grid(1), {}};
+    GradientAnswer answer{
+        sums_.dquery.grid(Real(p_.scale())), sums_.dkey.grid(Real(p_.scale())), sums_.dvalue.grid(1), {}};
     for (const auto& [name, x] : sums_.by_tensor) answer.by_tensor[name] = {x.begin(), x.end()};
     return answer;
   }

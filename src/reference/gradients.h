@@ -25,7 +25,9 @@ struct RowGrid {
   double& operator()(int64_t b, int64_t h, int64_t i, int64_t e) {
     return numbers[size_t(((b * heads + h) * length + i) * width + e)];
   }
-  double operator()(int64_t b, int64_t h, int64_t i, int64_t e) const { return const_cast<RowGrid&>(*this)(b, h, i, e); }
+  double operator()(int64_t b, int64_t h, int64_t i, int64_t e) const {
+    return const_cast<RowGrid&>(*this)(b, h, i, e);
+  }
 };
 
 struct GradientAnswer {

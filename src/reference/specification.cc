@@ -137,8 +137,8 @@ std::shared_ptr<const passes::Pattern> specification_of(const std::shared_ptr<co
 
 std::unique_ptr<Modifier> modifier_of(const passes::Score& pass, const Inputs& in, passes::Arena& arena) {
   std::unique_ptr<Modifier> found;
-  const bool built_in = is<SoftCap>(pass, in, found) || is<SoftCaps>(pass, in, found) ||
-                        is<Scales>(pass, in, found) || is<Alibi>(pass, in, found) || is<Bias>(pass, in, found);
+  const bool built_in = is<SoftCap>(pass, in, found) || is<SoftCaps>(pass, in, found) || is<Scales>(pass, in, found) ||
+                        is<Alibi>(pass, in, found) || is<Bias>(pass, in, found);
   return built_in ? std::move(found) : std::make_unique<OwnPass>(pass, in, arena);
 }
 

@@ -7,16 +7,16 @@
 namespace qkv::testing {
 
 inline ::testing::AssertionResult same_bits(const Slopes& a, const Slopes& b) {
-  for (const auto& [name, x, y] : {std::tuple{"dquery", &a.dquery, &b.dquery},
-                                   {"dkey", &a.dkey, &b.dkey},
-                                   {"dvalue", &a.dvalue, &b.dvalue}})
+  for (const auto& [name, x, y] :
+       {std::tuple{"dquery", &a.dquery, &b.dquery}, {"dkey", &a.dkey, &b.dkey}, {"dvalue", &a.dvalue, &b.dvalue}})
     if (const auto same = same_bits(x->view(), y->view()); !same)
       return failure(std::string(name) + ": " + same.message());
   ::testing::AssertionResult result = ::testing::AssertionSuccess();
   a.each_parameter([&](std::string_view name, const Tensor& x) {
     b.each_parameter([&](std::string_view other, const Tensor& y) {
       if (name != other) return;
-      if (const auto same = same_bits(x.view(), y.view()); !same) result = failure(std::string(name) + ": " + same.message());
+      if (const auto same = same_bits(x.view(), y.view()); !same)
+        result = failure(std::string(name) + ": " + same.message());
     });
   });
   return result;
@@ -45,10 +45,9 @@ struct ExpectedSlopes {
 
   /// Whether every gradient lies within the bound.
   ::testing::AssertionResult within_bound(const Example& e, const Slopes& got) const {
-    for (const auto& [name, tensor, right, rough] :
-         {std::tuple{"dquery", &got.dquery, &oracle.dquery, &plain.dquery},
-          {"dkey", &got.dkey, &oracle.dkey, &plain.dkey},
-          {"dvalue", &got.dvalue, &oracle.dvalue, &plain.dvalue}}) {
+    for (const auto& [name, tensor, right, rough] : {std::tuple{"dquery", &got.dquery, &oracle.dquery, &plain.dquery},
+                                                     {"dkey", &got.dkey, &oracle.dkey, &plain.dkey},
+                                                     {"dvalue", &got.dvalue, &oracle.dvalue, &plain.dvalue}}) {
       Bound bound(name, e.shape.dtype);
       const Tensor& starts = tensor == &got.dquery ? e.cumulative_query_lengths : e.cumulative_key_lengths;
       for (int64_t b = 0; b < e.shape.batch; ++b) {

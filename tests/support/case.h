@@ -29,8 +29,8 @@ struct Case {
   bool sinks = false, zero_key = false;
   double dropout = 0;
   bool dropout_keep = false;  // a tensor says what is kept, else a seed
-  int mask_axes = 15;    // bit n: axis n of masks and bias has its full size, else 1
-  double magnitude = 1;  // of queries and keys
+  int mask_axes = 15;         // bit n: axis n of masks and bias has its full size, else 1
+  double magnitude = 1;       // of queries and keys
   unsigned seed = 1;
 
   int query_heads() const { return key_heads * group; }
@@ -81,7 +81,8 @@ inline std::ostream& operator<<(std::ostream& s, const Case& c) {
   QKV_FIELD(window), QKV_FIELD(left), QKV_FIELD(right), QKV_FIELD(align), QKV_FIELD(key_lengths),
       QKV_FIELD(query_offset);
   QKV_FIELD(key_start), QKV_FIELD(documents), QKV_FIELD(keep_mask), QKV_FIELD(ignore_mask), QKV_FIELD(mask_axes);
-  QKV_FIELD(scale), QKV_FIELD(softcap), QKV_FIELD(softcaps), QKV_FIELD(scales), QKV_FIELD(alibi), QKV_FIELD(bias), QKV_FIELD(bias_hides), QKV_FIELD(sinks);
+  QKV_FIELD(scale), QKV_FIELD(softcap), QKV_FIELD(softcaps), QKV_FIELD(scales), QKV_FIELD(alibi), QKV_FIELD(bias),
+      QKV_FIELD(bias_hides), QKV_FIELD(sinks);
   QKV_FIELD(zero_key), QKV_FIELD(dropout), QKV_FIELD(dropout_keep), QKV_FIELD(magnitude), QKV_FIELD(seed);
 #undef QKV_FIELD
   return s << " }";

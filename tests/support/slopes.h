@@ -87,7 +87,8 @@ inline Slopes slopes(const Example& e, const Loss& by, const Call& call = {},
 inline double loss(const Example& e, const Loss& by) {
   const Result r = run(e);
   double sum = 0;
-  r.out.each([&](int64_t a, int64_t b, int64_t c, int64_t d) { sum += r.out.get(a, b, c, d) * by.dout.get(a, b, c, d); });
+  r.out.each(
+      [&](int64_t a, int64_t b, int64_t c, int64_t d) { sum += r.out.get(a, b, c, d) * by.dout.get(a, b, c, d); });
   r.lse.each([&](int64_t a, int64_t b, int64_t c, int64_t d) {
     if (std::isfinite(r.lse.get(a, b, c, d))) sum += r.lse.get(a, b, c, d) * by.dlse.get(a, b, c, d);
   });
@@ -95,14 +96,17 @@ inline double loss(const Example& e, const Loss& by) {
 }
 
 /// Compares a gradient with differences of the loss by each element of `tensor`, which belongs to `e`.
-inline ::testing::AssertionResult is_slope(const char* name, Example& e, const Loss& by, Tensor& tensor, const Tensor& gradient) {
+inline ::testing::AssertionResult is_slope(const char* name, Example& e, const Loss& by, Tensor& tensor,
+                                           const Tensor& gradient) {
   ::testing::AssertionResult result = ::testing::AssertionSuccess();
   if (!tensor) return result;
   tensor.each([&](int64_t a, int64_t b, int64_t c, int64_t d) {
     if (!result) return;
     const double x = tensor.get(a, b, c, d), got = gradient.get(a, b, c, d);
     if (std::isinf(x)) {
-      if (got != 0) result = ::testing::AssertionFailure() << (std::string(name) + ": a gradient of " + std::to_string(got) + " through -inf");
+      if (got != 0)
+        result = ::testing::AssertionFailure()
+                 << (std::string(name) + ": a gradient of " + std::to_string(got) + " through -inf");
       return;
     }
     constexpr double kStep = 0x1p-12;
@@ -114,7 +118,8 @@ inline ::testing::AssertionResult is_slope(const char* name, Example& e, const L
     const double slope = (high - low) / (above - below);
     if (!(std::abs(got - slope) <= 1e-5 * (1 + std::abs(slope)))) {
       std::ostringstream text;
-      text << name << "[" << a << ", " << b << ", " << c << ", " << d << "]: " << got << ", central difference " << slope;
+      text << name << "[" << a << ", " << b << ", " << c << ", " << d << "]: " << got << ", central difference "
+           << slope;
       result = ::testing::AssertionFailure() << text.str();
     }
   });
