@@ -376,6 +376,14 @@ TEST(Backward, SaysWhatIsWrong) {
               HasSubstr("gradient by sinks"));
   EXPECT_THAT(message([](auto&, auto& g, auto&, auto& other) { g.dbias = other.view(); }),
               HasSubstr("no step of the attention reads it"));
+  const Example twice({.queries = 3, .keys = 4, .head_dim = 2, .value_dim = 2, .bias = true});
+  EXPECT_THAT(message_of<OptionError>([&] {
+                Example e2 = twice;
+                e2.attention.score(Bias{});
+                const Loss by2(e2);
+                slopes(e2, by2);
+              }),
+              HasSubstr("two steps of the attention read it"));
   EXPECT_THAT(message([](auto&, auto& g, auto&, auto&) { g.dvalue = g.dkey; }),
               HasSubstr("dkey lies in the memory of dvalue"));
 }

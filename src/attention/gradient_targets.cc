@@ -68,16 +68,22 @@ GradientTargets::GradientTargets(const Bound& b, const Gradients& g, CallArena& 
   const auto want = [&](std::string_view name, View<void> v) {
     if (!v) return;
     const auto& scores = b.attention.scores();
+    size_t readers = 0;
     for (size_t step = 0; step < scores.size(); ++step) {
       const auto& tensors = scores[step]->about().tensors;
       const auto at = std::find(tensors.begin(), tensors.end(), name);
       if (at == tensors.end()) continue;
+      if (readers++ > 0)
+        option_error(
+            "{}: a gradient by '{}' is asked for, but two steps of the attention read it ({}); give one a tensor of "
+            "another name",
+            kName, name, b.attention.text());
       const View<void> view = like_parameter(b, v, name, find_tensor(b.inputs, name));
       found[count++] = {step, size_t(at - tensors.begin()), view, b.scores[step]->adds_matrix()};
-      return;
     }
-    option_error("{}: a gradient by '{}' is asked for, but no step of the attention reads it ({}); leave it out", kName,
-                 name, b.attention.text());
+    if (readers == 0)
+      option_error("{}: a gradient by '{}' is asked for, but no step of the attention reads it ({}); leave it out",
+                   kName, name, b.attention.text());
   };
   want("bias", g.dbias);
   want("alibi_slopes", g.dalibi_slopes);
