@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
+#include "attention/built_in_policies.h"
 #include "qkv/backward.h"
 #include "tests/support/backward.h"
 #include "tests/support/options.h"
@@ -65,6 +67,20 @@ void expect_slopes(Example& e) {
       if (p.name == name) tensor = &p.tensor;
     EXPECT_TRUE(is_slope(std::string(name).c_str(), e, by, *tensor, gradient));
   });
+}
+
+TEST(Gradients, NoBuiltInPolicyEscapesTheListOfOptions) {
+  const auto name_of = [](const auto& policy) { return policy->about().text.substr(0, policy->about().text.find(':')); };
+  std::set<std::string, std::less<>> used;
+  for (const Option& option : options()) {
+    Case c = tiny();
+    option.set(c);
+    const Attention a = c.attention();
+    for (const auto& p : a.patterns()) used.insert(name_of(p));
+    for (const auto& p : a.scores()) used.insert(name_of(p));
+  }
+  for (const auto& word : built_in_policies().words())
+    EXPECT_TRUE(used.contains(word.name)) << word.name << " is in no option of tests/support/options.h";
 }
 
 TEST(Gradients, AgreeWithCentralDifferencesForEveryPairOfOptions) {
