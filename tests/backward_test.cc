@@ -115,7 +115,7 @@ TEST(Backward, AQueryThatIsNoNumberSpoilsTheKeysThatItSeesAndNoOther) {
 TEST(Backward, RowsWithoutAVisibleKeyGiveAndGetExactZeros) {
   Case c = medium();
   c.dtype = DType::kFloat32;
-  c.keep_mask = true;
+  c.keep_mask = c.sinks = true;
   Example e(c);
   e.keep_mask.each([&](int64_t b, int64_t h, int64_t i, int64_t j) {
     if (i % 3 == 0) e.keep_mask.set(0, b, h, i, j);

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
+#include "attention/built_in_policies.h"
 #include "qkv/backward.h"
 #include "tests/support/backward.h"
 #include "tests/support/options.h"
@@ -19,6 +21,20 @@ Case tiny(unsigned seed = 3) {
           .head_dim = 3,
           .value_dim = 2,
           .seed = seed};
+}
+
+TEST(Gradients, NoBuiltInPolicyEscapesTheListOfOptions) {
+  const auto name_of = [](const auto& policy) { return policy->about().text.substr(0, policy->about().text.find(':')); };
+  std::set<std::string, std::less<>> used;
+  for (const Option& option : options()) {
+    Case c = tiny();
+    option.set(c);
+    const Attention a = c.attention();
+    for (const auto& p : a.patterns()) used.insert(name_of(p));
+    for (const auto& p : a.scores()) used.insert(name_of(p));
+  }
+  for (const auto& word : built_in_policies().words())
+    EXPECT_TRUE(used.contains(word.name)) << word.name << " is in no option of tests/support/options.h";
 }
 
 TEST(Gradients, AgreeWithCentralDifferencesForEveryPairOfOptions) {

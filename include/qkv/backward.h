@@ -17,8 +17,8 @@ struct Upstream {
   View<const void> row_max{}, row_sum{};
 };
 
-/// A gradient by a tensor of a policy of one's own, of the tensor's shape; float32, of float64 queries float64. It is summed in
-/// double, in memory of the tensor's size for each thread.
+/// A gradient by one of Inputs::parameters, of the tensor's shape; float32, of float64 queries float64. It is summed in double, in
+/// memory of the tensor's size for each thread.
 struct NamedGradient {
   std::string_view name;
   View<void> view;

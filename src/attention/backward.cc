@@ -155,6 +155,8 @@ template <class T> class Backward {
     const BlockRows<T> dout =
         steps_.fetch(given_.dout, c.line.batch, c.line.head, b_.value_dim, c.in_tensors, c.n, s.more);
     kernels_.dot_rows(out.first, out.stride, dout.first, dout.stride, c.n, b_.value_dim, delta);
+    for (int i = 0; i < c.n; ++i)
+      if (std::isnan(delta[i]) && is_zero(out.row(i))) delta[i] = 0;  // a row that sees nothing, whatever dout holds there
     for (int i = 0; i < c.n; ++i) {
       const auto at = [&](const RowsOf& x) {
         return *static_cast<const T*>(x.at(c.line.batch, c.line.head, c.in_tensors + i));
@@ -166,6 +168,10 @@ template <class T> class Backward {
       if (given_.dlse) delta[i] -= at(given_.dlse);
     }
     if (to_.dquery) std::fill_n(dq_ + (c.line.first + c.first) * stride_, c.n * stride_, T(0));
+  }
+
+  bool is_zero(const T* row) const {
+    return std::all_of(row, row + b_.value_dim, [](T x) { return x == 0; });
   }
 
   void finish(int64_t number) {

@@ -51,7 +51,8 @@ template <class Real> class Walk {
   GradientAnswer walk() {
     for (int64_t b = 0; b < p_.batches(); ++b)
       for (int64_t h = 0; h < p_.query_heads(); ++h)
-        for (int64_t i = 0; i < p_.queries(b); ++i) row(b, h, i);
+        for (int64_t i = 0; i < p_.queries(b); ++i)
+          if (!loss_.rows || loss_.rows(b, h, i)) row(b, h, i);
     GradientAnswer answer{
         sums_.dquery.grid(Real(p_.scale())), sums_.dkey.grid(Real(p_.scale())), sums_.dvalue.grid(1), {}};
     for (const auto& [name, x] : sums_.by_tensor) answer.by_tensor[name] = {x.begin(), x.end()};

@@ -16,6 +16,8 @@ struct LossGradients {
   std::function<double(int64_t b, int64_t h, int64_t i)> dlse;
   /// `out` as it was stored; absent: as it is computed.
   std::function<double(int64_t b, int64_t h, int64_t i, int64_t e)> out{};
+  /// Where they are not 0; absent: anywhere. Other rows are passed over.
+  std::function<bool(int64_t b, int64_t h, int64_t i)> rows{};
 };
 
 /// Rows of one size, {batch, heads, length, width}; of packed batches length is the longest.

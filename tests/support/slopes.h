@@ -62,9 +62,11 @@ enum class Sums { kExact, kOnlyLse };
 /// What forward() leaves for backward().
 struct Left {
   Tensor out, lse, row_max, row_sum;
-  explicit Left(const Example& e, const Call& call = {})
+  explicit Left(const Example& e, const Call& call = {}) : Left(e, e.attention, e.inputs(), call) {}
+  /// With the example's queries, but another attention or other inputs.
+  Left(const Example& e, const Attention& attention, const Inputs& inputs, const Call& call = {})
       : out(e.out()), lse(e.lse()), row_max(e.lse()), row_sum(e.lse()) {
-    forward(e.attention, e.inputs(),
+    forward(attention, inputs,
             {.out = out.view(), .lse = lse.view(), .row_max = row_max.view(), .row_sum = row_sum.view()}, call);
   }
   Upstream upstream(const Loss& by, Sums sums = Sums::kExact) const {
