@@ -24,7 +24,9 @@ Case tiny(unsigned seed = 3) {
 }
 
 TEST(Gradients, NoBuiltInPolicyEscapesTheListOfOptions) {
-  const auto name_of = [](const auto& policy) { return policy->about().text.substr(0, policy->about().text.find(':')); };
+  const auto name_of = [](const auto& policy) {
+    return policy->about().text.substr(0, policy->about().text.find(':'));
+  };
   std::set<std::string, std::less<>> used;
   for (const Option& option : options()) {
     Case c = tiny();

@@ -156,7 +156,8 @@ template <class T> class Backward {
         steps_.fetch(given_.dout, c.line.batch, c.line.head, b_.value_dim, c.in_tensors, c.n, s.more);
     kernels_.dot_rows(out.first, out.stride, dout.first, dout.stride, c.n, b_.value_dim, delta);
     for (int i = 0; i < c.n; ++i)
-      if (std::isnan(delta[i]) && is_zero(out.row(i))) delta[i] = 0;  // a row that sees nothing, whatever dout holds there
+      if (std::isnan(delta[i]) && is_zero(out.row(i)))
+        delta[i] = 0;  // a row that sees nothing, whatever dout holds there
     for (int i = 0; i < c.n; ++i) {
       const auto at = [&](const RowsOf& x) {
         return *static_cast<const T*>(x.at(c.line.batch, c.line.head, c.in_tensors + i));
