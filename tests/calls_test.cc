@@ -282,10 +282,14 @@ TEST(Workspaces, SoftmaxAndMergesAllocateNothingEither) {
   Workspace workspace;
   const Call call{.executor = &pool, .workspace = &workspace};
   const Partial parts[] = {{x.view(), sums.view()}, {x.view(), sums.view()}};
+  const Tensor sinks = tensor(DType::kFloat32, {2}, {0, 1});
+  Tensor dx = x, dsums = sums, dsinks = sinks;
+  const PartialGradient gradients[] = {{dx.view(), dsums.view()}, {}};
   const auto all = [&] {
     softmax(x.view(), y.view(), -1, {}, call);
     log_sum_exp(x.view(), View<void>(View<float>(sums.as<float>().data, {1, 2, 40, 1})), -1, {}, call);
     merge_partials(parts, {}, y.view(), {}, call);
+    merge_partials_backward(parts, sinks.view(), y.view(), {}, {.parts = gradients, .dsinks = dsinks.view()}, call);
   };
   all();
   const int64_t before = allocations;

@@ -14,7 +14,7 @@ Inputs chunk(const Inputs& all, int64_t first, int64_t last, int64_t dropped, co
   Inputs in = all;
   in.query = slice(in.query, 2, first, last);
   for (auto* view : {&in.key, &in.value}) *view = slice(*view, 2, dropped, last);
-  for (auto* view : {&in.keep_mask, &in.ignore_mask, &in.bias}) {
+  for (auto* view : {&in.keep_mask, &in.ignore_mask, &in.bias, &in.dropout_keep}) {
     if (*view && view->shape[2] != 1) *view = slice(*view, 2, first, last);
     if (*view && view->shape[3] != 1) *view = slice(*view, 3, dropped, last);
   }

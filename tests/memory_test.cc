@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "qkv/backward.h"
 #include "tests/support/case.h"
 #include "tests/support/sanitizer.h"
 
@@ -73,6 +74,39 @@ TEST(Memory, OfALongSequenceStaysSmall) {
 TEST(SlowMemory, Of131072TokensIsBelow64Megabytes) {
   if (kSanitizer) GTEST_SKIP() << "sanitizers keep memory of their own";
   const int64_t rise = rise_of([](const auto& begin) { long_causal_window(131072, begin); });
+  ASSERT_GE(rise, 0);
+  EXPECT_LT(rise, int64_t{64} << 20);
+  RecordProperty("megabytes", int(rise >> 20));
+}
+
+/// forward() and backward() of one head with dropout.
+void train(Case c, const std::function<void()>& begin) {
+  c.head_dim = c.value_dim = 64;
+  c.dropout = 0.1;
+  c.causal = true;
+  const Example e(c);
+  Tensor out = e.out().fill(0), row_max = e.lse().fill(0), row_sum = e.lse().fill(0);
+  const Tensor dout = e.out().normal(1);
+  Tensor dquery = Tensor(c.dtype, {1, 1, c.queries, 64}).fill(0), dkey = dquery, dvalue = dquery;
+  begin();
+  forward(e.attention, e.inputs(), {.out = out.view(), .row_max = row_max.view(), .row_sum = row_sum.view()});
+  backward(e.attention, e.inputs(),
+           {.out = out.view(), .dout = dout.view(), .row_max = row_max.view(), .row_sum = row_sum.view()},
+           {.dquery = dquery.view(), .dkey = dkey.view(), .dvalue = dvalue.view()});
+}
+
+TEST(Memory, OfATrainingStepStaysSmall) {
+  if (kSanitizer) GTEST_SKIP() << "sanitizers keep memory of their own";
+  const int64_t rise = rise_of([](const auto& begin) {
+    train({.dtype = DType::kBFloat16, .queries = 16384, .keys = 16384, .window = true, .left = 255, .right = 0}, begin);
+  });
+  ASSERT_GE(rise, 0);
+  EXPECT_LT(rise, int64_t{64} << 20);
+}
+
+TEST(SlowMemory, OfATrainingStepOf32768TokensIsBelow64Megabytes) {
+  if (kSanitizer) GTEST_SKIP() << "sanitizers keep memory of their own";
+  const int64_t rise = rise_of([](const auto& begin) { train({.queries = 32768, .keys = 32768}, begin); });
   ASSERT_GE(rise, 0);
   EXPECT_LT(rise, int64_t{64} << 20);
   RecordProperty("megabytes", int(rise >> 20));

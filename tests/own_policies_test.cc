@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "examples/own_policies.h"
-#include "tests/support/case.h"
+#include "tests/support/slopes.h"
 
 namespace qkv::testing {
 namespace {
@@ -98,6 +98,76 @@ TEST(OwnPolicies, GiveTheSameBitsForAnyNumberOfThreads) {
   const Example e = with(Attention{}.visible(Prompt{50}).visible(Strided{2}).score(Decay{0.2f}), DType::kFloat32);
   const Result a = run(e, {.executor = &one}), b = run(e, {.executor = &three});
   EXPECT_EQ(std::memcmp(a.out.view().data, b.out.view().data, size_t(4 * kLength * 3) * sizeof(float)), 0);
+}
+
+Example small(Attention attention) {
+  Example e(Case{.dtype = DType::kFloat64,
+                 .batch = 2,
+                 .key_heads = 2,
+                 .group = 2,
+                 .queries = 6,
+                 .keys = 6,
+                 .head_dim = 3,
+                 .value_dim = 2});
+  e.attention = std::move(attention).align(Align::kTopLeft);
+  return e;
+}
+
+TEST(OwnPolicies, TrainWithoutALineMore) {
+  for (Attention a :
+       {Attention{}.visible(Causal{}).score(Decay{0.3f}), Attention{}.visible(Prompt{3}).visible(Strided{2}),
+        Attention{}.score(Decay{0.3f}).score(SoftCap{2}).score(Decay{-0.1f})}) {
+    Example e = small(a);
+    SCOPED_TRACE(e.attention.text());
+    expect_slopes(e);
+  }
+}
+
+TEST(OwnPolicies, TheirTablesHaveGradientsToo) {
+  for (Attention a :
+       {Attention{}.score(RelativeTable{2}), Attention{}.visible(Causal{}).score(SoftCap{3}).score(RelativeTable{2}),
+        Attention{}.score(RelativeTable{2}).score(SoftCap{3}).score(Decay{0.1f})}) {
+    Example e = small(a);
+    e.parameters.push_back({"relative_table", Tensor(DType::kFloat64, {4, 5}).normal(4)});
+    e.parameters.push_back({"gain", Tensor(DType::kFloat64, {4}).normal(5)});
+    SCOPED_TRACE(e.attention.text());
+    expect_slopes(e);
+  }
+}
+
+/// The same formula twice: with dual numbers, and with a derivative of its own.
+struct Squash {
+  auto operator()(auto score, Site) const { return score / (abs_of(score) + 1.0f); }
+  template <class T> static T abs_of(const T& x) { return x < T(0) ? T(0) - x : x; }
+};
+struct SquashWithDerivative : Squash {
+  auto derivative(auto score, Site) const {
+    const auto below = abs_of(score) + 1;
+    return 1 / (below * below);
+  }
+};
+
+TEST(OwnPolicies, ADerivativeOfTheirOwnIsUsedAndAgreesWithDualNumbers) {
+  Example dual = small(Attention{}.score(Squash{})), own = small(Attention{}.score(SquashWithDerivative{}));
+  expect_slopes(dual);
+  expect_slopes(own);
+  struct Wrong : Squash {
+    double derivative(double, Site) const { return 0; }
+  };
+  Example wrong = small(Attention{}.score(Wrong{}));
+  const Slopes got = slopes(wrong, Loss(wrong));
+  got.dquery.each([&](int64_t b, int64_t h, int64_t i, int64_t d) { EXPECT_EQ(got.dquery.get(b, h, i, d), 0); });
+}
+
+TEST(OwnPolicies, SumsOfTheirTablesHaveTheSameBitsForAnyThreads) {
+  Example e = with(Attention{}.visible(Causal{}).score(RelativeTable{4}), DType::kFloat32);
+  ThreadPool one(1), three(3);
+  const Loss by(e);
+  const Slopes a = slopes(e, by, {.executor = &one}), b = slopes(e, by, {.executor = &three});
+  for (size_t n = 0; n < a.dparameters.size(); ++n) {
+    const Tensor &x = a.dparameters[n].tensor, &y = b.dparameters[n].tensor;
+    EXPECT_EQ(std::memcmp(x.view().data, y.view().data, size_t(x.size()) * sizeof(float)), 0) << a.dparameters[n].name;
+  }
 }
 
 TEST(OwnPolicies, ObserverSeesEveryWeightOnce) {

@@ -44,6 +44,8 @@ rc::Gen<Case> cases() {
           gen::set(&Case::softcap, gen::element(0.0, 0.7, 30.0)), gen::set(&Case::alibi, gen::arbitrary<bool>()),
           gen::set(&Case::bias, gen::arbitrary<bool>()), gen::set(&Case::bias_hides, gen::arbitrary<bool>()),
           gen::set(&Case::sinks, gen::arbitrary<bool>()), gen::set(&Case::zero_key, gen::arbitrary<bool>()),
+          gen::set(&Case::dropout, gen::element(0.0, 0.0, 0.2, 1.0)),
+          gen::set(&Case::dropout_keep, gen::arbitrary<bool>()),
           gen::set(&Case::magnitude, gen::element(1.0, 0.1, 5.0)), gen::set(&Case::seed, gen::inRange(1u, 1000u))),
       legal);
 }

@@ -53,6 +53,9 @@ TEST(SameBits, ForAnyPlacementOfInputsAndOutputs) {
   });
 }
 
+/// Which weights a seed drops depends on the place in the batch, so that only the first entry is the same alone.
+int64_t comparable_entries(const Example& e) { return e.inputs().dropout_seed ? 1 : e.shape.batch; }
+
 /// One entry of a padded batch as a batch of its own.
 Inputs only_entry(const Inputs& all, int64_t b) {
   Inputs one = all;
@@ -60,7 +63,8 @@ Inputs only_entry(const Inputs& all, int64_t b) {
   auto cut = [&](auto& view) {
     if (view && view.shape[0] == batch) view = slice(view, 0, b, b + 1);
   };
-  cut(one.query), cut(one.key), cut(one.value), cut(one.keep_mask), cut(one.ignore_mask), cut(one.bias);
+  cut(one.query), cut(one.key), cut(one.value), cut(one.keep_mask), cut(one.ignore_mask), cut(one.bias),
+      cut(one.dropout_keep);
   cut(one.query_documents), cut(one.key_documents), cut(one.key_lengths), cut(one.query_offset), cut(one.key_start);
   return one;
 }
@@ -86,7 +90,7 @@ Inputs only_sequence(const Inputs& all, int64_t b) {
     if (query_axis >= 0 && view.shape[size_t(query_axis)] != 1) view = slice(view, query_axis, 0, queries);
     if (key_axis >= 0 && view.shape[size_t(key_axis)] != 1) view = slice(view, key_axis, 0, keys);
   };
-  cut(one.keep_mask, 2, 3), cut(one.ignore_mask, 2, 3), cut(one.bias, 2, 3);
+  cut(one.keep_mask, 2, 3), cut(one.ignore_mask, 2, 3), cut(one.bias, 2, 3), cut(one.dropout_keep, 2, 3);
   cut(one.query_documents, 1, -1), cut(one.key_documents, -1, 1), cut(one.query_offset, -1, -1),
       cut(one.key_start, -1, -1);
   return one;
@@ -104,7 +108,7 @@ TEST(SameBits, AloneOrInABatch) {
     if (c.packed) return;
     const Example e(c);
     const Result whole = run(e);
-    for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t b = 0; b < comparable_entries(e); ++b) {
       const Result alone = run_inputs(e.attention, only_entry(e.inputs(), b), e.lse_type());
       EXPECT_TRUE(same_bits(slice(whole.out.view(), 0, b, b + 1), alone.out.view())) << "entry " << b;
       EXPECT_TRUE(same_bits(slice(whole.lse.view(), 0, b, b + 1), alone.lse.view())) << "entry " << b;
@@ -118,7 +122,7 @@ TEST(SameBits, PackedOrPadded) {
     c.key_lengths = false;
     const Example e(c);
     const Result whole = run(e);
-    for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t b = 0; b < comparable_entries(e); ++b) {
       const Inputs in = only_sequence(e.inputs(), b);
       const Result alone = run_inputs(e.attention, in, e.lse_type());
       const auto first = int64_t(e.cumulative_query_lengths.get(b));
@@ -139,12 +143,12 @@ TEST(SameBits, WithPaddingAfterTheKeys) {
     c.key_lengths = true;
     const Example e(c);
     const Result padded = run(e);
-    for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t b = 0; b < comparable_entries(e); ++b) {
       Inputs in = only_entry(e.inputs(), b);
       const int64_t keys = in.key_lengths(0);
       in.key_lengths = {};
       for (auto* view : {&in.key, &in.value}) *view = slice(*view, 2, 0, keys);
-      for (auto* view : {&in.keep_mask, &in.ignore_mask, &in.bias})
+      for (auto* view : {&in.keep_mask, &in.ignore_mask, &in.bias, &in.dropout_keep})
         if (*view && view->shape[3] != 1) *view = slice(*view, 3, 0, keys);
       if (in.key_documents) in.key_documents = slice(in.key_documents, 1, 0, keys);
       const Result cut = run_inputs(e.attention, in, e.lse_type());
@@ -164,7 +168,7 @@ TEST(SameBits, WithPaddingAfterTheQueries) {
     for (const int64_t queries : {1, 2, 24, 40}) {
       Inputs in = e.inputs();
       in.query = slice(in.query, 2, 0, queries);
-      for (auto* view : {&in.keep_mask, &in.ignore_mask, &in.bias})
+      for (auto* view : {&in.keep_mask, &in.ignore_mask, &in.bias, &in.dropout_keep})
         if (*view && view->shape[2] != 1) *view = slice(*view, 2, 0, queries);
       if (in.query_documents) in.query_documents = slice(in.query_documents, 1, 0, queries);
       const Result cut = run_inputs(e.attention, in, e.lse_type());

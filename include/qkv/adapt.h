@@ -1,6 +1,7 @@
 // From a policy (a struct with a formula) to a pass (a virtual call a tile). Users of built-in policies never look here.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <concepts>
 #include <limits>
@@ -81,9 +82,33 @@ template <class T> struct Reader {
   template <class... I> T operator()(const Parameter& p, I... index) const { return p.get<T>(index...); }
 };
 
-template <class M, class T> T apply(const M& m, const T& score, Site at, Reader<T>& read) {
+/// The same with derivatives: the n-th read is the n-th variable, and where it came from is remembered.
+template <class T, int N> struct DualReader {
+  struct Source {
+    const Parameter* parameter = nullptr;
+    int64_t index = 0;  ///< of the element, in C order
+  };
+  template <class... I> Dual<T, N> operator()(const Parameter& p, I... index) {
+    assert(count + 1 < N && "qkv: the modifier reads more than its kReads says");
+    Dual<T, N> x(p.get<T>(index...));
+    x.d[size_t(count) + 1] = 1;
+    sources[size_t(count)] = {&p, p.view.broadcast_index(index...)};
+    ++count;
+    return x;
+  }
+  int count = 0;
+  std::array<Source, N> sources{};
+};
+
+template <class M, class T, class R> T apply(const M& m, const T& score, Site at, R& read) {
   if constexpr (requires { m(score, at, read); }) return static_cast<T>(m(score, at, read));
   else return static_cast<T>(m(score, at));
+}
+
+/// How many parameters a policy lists.
+template <class P> constexpr size_t parameters() {
+  if constexpr (kHasParameters<P>) return std::tuple_size_v<decltype(std::declval<P&>().parameters())>;
+  else return 0;
 }
 
 /// Every pair of the tile and its padding, lanes inside. A plain loop over the lanes: groups of 8 made gcc 12 unroll, not vectorise.
@@ -154,9 +179,72 @@ template <class M> class ScoreOf final : public passes::Score {
   ScoreOf(const M& m, const Inputs& in) : Score(flags<M>()), m_(bound(m, in)) {}
   void forward(const Tile<float>& t) const override { run(t); }
   void forward(const Tile<double>& t) const override { run(t); }
+  void backward(const Tile<const float>& before, const Tile<float>& gradient,
+                std::span<double* const> sums) const override {
+    turn(before, gradient, sums);
+  }
+  void backward(const Tile<const double>& before, const Tile<double>& gradient,
+                std::span<double* const> sums) const override {
+    turn(before, gradient, sums);
+  }
   const Score* bind(const Inputs& in, passes::Arena& arena) const override { return arena.make(ScoreOf(m_, in)); }
 
  private:
+  /// Where the modifier brings its derivative by the score, `auto derivative(auto score, Site at[, auto& read]) const`, that is
+  /// taken; dual numbers have it otherwise.
+  template <class T>
+  QKV_VECTORISE void turn(const Tile<const T>& before, const Tile<T>& gradient, std::span<double* const> sums) const {
+    const bool wants_sums = std::ranges::any_of(sums, [](const double* s) { return s != nullptr; });
+    if (wants_sums) return turn_with_sums(before, gradient, sums);
+    each(gradient, [&](int r, int j) {
+      Reader<T> read;
+      const T above = gradient(r, j), slope = derivative<T>(before(r, j), gradient.site(r, j), read);
+      gradient(r, j) = above == 0 ? T(0) : above * slope;
+    });
+  }
+  template <class T> T derivative(T score, Site at, [[maybe_unused]] Reader<T>& read) const {
+    if constexpr (requires { m_.derivative(score, at, read); }) {
+      return static_cast<T>(m_.derivative(score, at, read));
+    } else if constexpr (requires { m_.derivative(score, at); }) {
+      return static_cast<T>(m_.derivative(score, at));
+    } else {
+      Reader<Dual<T, 1>> constants;
+      Dual<T, 1> x(score);
+      x.d[0] = 1;
+      return apply<M, Dual<T, 1>>(m_, x, at, constants).d[0];
+    }
+  }
+  /// In the order of rows and keys, real pairs only.
+  template <class T>
+  void turn_with_sums(const Tile<const T>& before, const Tile<T>& gradient, std::span<double* const> sums) const {
+    constexpr int kVariables = 1 + reads<M>();
+    const std::array<const Parameter*, parameters<M>()> listed = addresses();
+    for (int r = 0; r < gradient.rows; ++r) {
+      for (int j = 0; j < gradient.keys; ++j) {
+        DualReader<T, kVariables> read;
+        Dual<T, kVariables> x(before(r, j));
+        x.d[0] = 1;
+        const Dual<T, kVariables> y = apply<M, Dual<T, kVariables>>(m_, x, gradient.site(r, j), read);
+        const T above = gradient(r, j);
+        if (above == 0) continue;
+        gradient(r, j) = above * y.d[0];
+        for (int n = 0; n < read.count; ++n) {
+          for (size_t p = 0; p < listed.size(); ++p) {
+            if (listed[p] == read.sources[size_t(n)].parameter && sums[p] != nullptr)
+              sums[p][read.sources[size_t(n)].index] += double(above) * double(y.d[size_t(n) + 1]);
+          }
+        }
+      }
+    }
+  }
+  auto addresses() const {
+    std::array<const Parameter*, parameters<M>()> listed{};
+    if constexpr (kHasParameters<M>) {
+      size_t n = 0;
+      std::apply([&](auto&... p) { ((listed[n++] = &p), ...); }, const_cast<M&>(m_).parameters());
+    }
+    return listed;
+  }
   template <class T> QKV_VECTORISE void run(const Tile<T>& t) const {
     each(t, [&](int r, int j) {
       Reader<T> read;

@@ -42,7 +42,7 @@ class QKV_EXPORT Attention {
   /// A key is visible where every pattern sees it. Built-in ones: Causal, Window, Documents, KeepMask, IgnoreMask.
   template <class P> Attention& visible(P pattern) & { return add(adapt_pattern(std::move(pattern))); }
   template <class P> Attention visible(P pattern) && { return std::move(visible(std::move(pattern))); }
-  /// Modifiers run in the order in which they are added. Built-in ones: SoftCap, Alibi, Bias.
+  /// Modifiers run in the order in which they are added. Built-in ones: SoftCap, SoftCaps, Scales, Alibi, Bias.
   template <class M> Attention& score(M modifier) & { return add(adapt_score(std::move(modifier))); }
   template <class M> Attention score(M modifier) && { return std::move(score(std::move(modifier))); }
 
@@ -108,12 +108,16 @@ struct Inputs {
   View<const void> sinks{};            ///< {Hq} float32 or float64
   View<const void> query_documents{};  ///< int32 {B or 1, L}
   View<const void> key_documents{};    ///< int32 {B or 1, S}
-  std::vector<Named> parameters{};     ///< tensors of policies of one's own
+  std::vector<Named> parameters{};     ///< softcaps, scales, tensors of policies of one's own
 
   View<const int32_t> key_lengths{};   ///< {B}: columns that exist, 0 to S
   View<const int32_t> query_offset{};  ///< {B or 1}: position of query 0; overrides Align
   View<const int32_t>
       key_start{};  ///< {B or 1}: position of column 0 where a cache dropped its oldest keys; at least 0
+  /// Dropout acts where one of these is given, and nowhere else: training. A weight is kept where dropout_keeps(seed, ...) says
+  /// so, see qkv/dropout.h, or where the tensor is true: bool {B, Hq, L, S}, each axis 1 or full.
+  std::optional<uint64_t> dropout_seed{};
+  View<const void> dropout_keep{};
   /// Packed ragged batches: {B + 1} each, from 0 to the total, not decreasing; sequence b is rows [c[b], c[b + 1]).
   View<const int32_t> cumulative_query_lengths{}, cumulative_key_lengths{};
 };
@@ -138,7 +142,7 @@ struct Outputs {
   View<void> out{};  ///< {B, Hq, L, Dv}, packed {total queries, Hq, Dv}; the query's type; written completely
   View<void>
       lse{};  ///< {B, Hq, L}, packed {total queries, Hq}; natural log, includes the sink; float32, of float64 input float64
-  View<void> row_max{};  ///< the kernel's own maximum and sum of each row, like lse, for observe() and a backward pass:
+  View<void> row_max{};  ///< the kernel's own maximum and sum of each row, like lse, for observe() and backward():
   View<void> row_sum{};  ///< w = exp(s - row_max) / row_sum with exactly the forward's roundings
   RowStatistics rows{};
 

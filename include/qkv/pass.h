@@ -106,11 +106,26 @@ class QKV_EXPORT Score {
   const About& about() const { return about_; }
   virtual void forward(const Tile<float>&) const = 0;  ///< scores in place
   virtual void forward(const Tile<double>&) const = 0;
+  /// Turns the gradient by what forward() gave into the gradient by what it was given, in place. `before` is what it was given,
+  /// of the same sites; its values are null where reads_scores() is false. A gradient of 0 stays 0 whatever the derivative is
+  /// there, since hidden pairs have it. sums[n], where it is not null, has the shape of the
+  /// n-th tensor in C order: the gradients by its elements are added there.
+  virtual void backward(const Tile<const float>& before, const Tile<float>& gradient,
+                        std::span<double* const> sums) const = 0;
+  virtual void backward(const Tile<const double>& before, const Tile<double>& gradient,
+                        std::span<double* const> sums) const = 0;
+  /// Whether backward() looks at the scores; a step that only adds need not.
+  virtual bool reads_scores() const;
+  /// Whether the step adds its only tensor {B, Hq, L, S}, with all of L and S, to the scores: the gradient by it is that by the
+  /// scores, and nobody has to sum it.
+  virtual bool adds_matrix() const;
   /// A copy that has its tensors; lives for one call. Throws where they do not fit.
   virtual const Score* bind(const Inputs&, Arena&) const = 0;
   /// Whether it can hide pairs (a bias of -inf does). Such a step is asked for hide() like a pattern.
   virtual bool hides() const;
   virtual void hide(const Sites&, uint8_t* visible) const;
+  /// Whether hide() would hide any of these pairs, where that is found out faster than which; true otherwise.
+  virtual bool may_hide(const Sites&) const;
 
  private:
   About about_;

@@ -95,6 +95,30 @@ struct SoftCap {
   auto fields() { return std::tie(cap); }
 };
 
+/// The same with a cap for each head that is a tensor, so that it has a gradient. Tensor softcaps {Hq} among Inputs::parameters,
+/// above 0.
+struct SoftCaps {
+  static constexpr std::string_view kName = "softcaps";
+  static constexpr bool kReadsPositions = false;
+  Parameter caps{"softcaps"};
+  auto operator()(auto score, Site at, auto& read) const {
+    using std::tanh;
+    const auto cap = read(caps, at.head);
+    return tanh(score / cap) * cap;
+  }
+  auto parameters() { return std::tie(caps); }
+};
+
+/// score' = score * scale[head]: a scale that is a tensor, so that it has a gradient. It comes on top of the attention's scale:
+/// with scale(1) there is no other. Tensor scales {Hq} among Inputs::parameters. Henry et al. 2020 (query-key normalisation).
+struct Scales {
+  static constexpr std::string_view kName = "scales";
+  static constexpr bool kReadsPositions = false;
+  Parameter scales{"scales"};
+  auto operator()(auto score, Site at, auto& read) const { return score * read(scales, at.head); }
+  auto parameters() { return std::tie(scales); }
+};
+
 /// score' = score - slope[head] * |p - j|. Tensor alibi_slopes {Hq}, see alibi_slopes(). Press, Smith, Lewis 2022.
 struct Alibi {
   static constexpr std::string_view kName = "alibi";
@@ -132,6 +156,8 @@ QKV_EXPORT std::shared_ptr<const passes::Pattern> adapt_pattern(Documents);
 QKV_EXPORT std::shared_ptr<const passes::Pattern> adapt_pattern(KeepMask);
 QKV_EXPORT std::shared_ptr<const passes::Pattern> adapt_pattern(IgnoreMask);
 QKV_EXPORT std::shared_ptr<const passes::Score> adapt_score(SoftCap);
+QKV_EXPORT std::shared_ptr<const passes::Score> adapt_score(SoftCaps);
+QKV_EXPORT std::shared_ptr<const passes::Score> adapt_score(Scales);
 QKV_EXPORT std::shared_ptr<const passes::Score> adapt_score(Alibi);
 QKV_EXPORT std::shared_ptr<const passes::Score> adapt_score(Bias);
 

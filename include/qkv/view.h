@@ -76,6 +76,11 @@ struct Layout {
     return (shape[0] == 1 ? 0 : a * strides[0]) + (shape[1] == 1 ? 0 : b * strides[1]) +
            (shape[2] == 1 ? 0 : c * strides[2]) + (shape[3] == 1 ? 0 : d * strides[3]);
   }
+  /// The number of that element in C order.
+  int64_t broadcast_index(int64_t a, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {
+    const int64_t rows = (shape[0] == 1 ? 0 : a) * shape[1] + (shape[1] == 1 ? 0 : b);
+    return (rows * shape[2] + (shape[2] == 1 ? 0 : c)) * shape[3] + (shape[3] == 1 ? 0 : d);
+  }
 };
 QKV_EXPORT std::string shape_text(const Layout&);  ///< "{2, 8, 128, 64}"
 

@@ -40,6 +40,7 @@ Bound::Bound(const Attention& a, const Inputs& in, CallArena& arena, const char*
   sinks_given = a.has_sinks();
   sinks = in.sinks;
   zero_key = a.has_zero_key();
+  dropout = check::dropout(function, a, in, *this);
 
   const size_t n_patterns = a.patterns().size(), n_scores = a.scores().size();
   auto* all = arena.array_of<const passes::Pattern*>(2 * n_patterns);

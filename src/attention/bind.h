@@ -28,6 +28,15 @@ struct RowsOf {
 /// The same view with its axes by name. Rank 4 {B, H, L, X}, packed rank 3 {T, H, X}; without the last axis where `flat`.
 RowsOf rows_of(View<const void> v, bool packed, bool flat);
 
+/// Dropout of one call; nothing where the call is no training.
+struct Dropout {
+  bool active = false;
+  uint64_t seed = 0, threshold = 0;  ///< see dropout_keeps()
+  View<const void> keep{};           ///< given instead of the seed: bool {B, Hq, L, S}, each axis 1 or full
+  double factor = 1;                 ///< 1 / (1 - p), 0 where p is 1
+  explicit operator bool() const { return active; }
+};
+
 /// Whether a call reads values. Where it does not and there are none, they have no columns.
 enum class Values : bool { kNeeded, kOptional };
 
@@ -57,6 +66,7 @@ struct Bound {
   RowsOf query, key, value;
   View<const void> sinks;
   bool sinks_given = false, zero_key = false;
+  Dropout dropout;
 
   std::span<const passes::Pattern* const> patterns;  ///< all, in the order of the attention
   std::span<const passes::Pattern* const> general;   ///< those that are more than one range a row

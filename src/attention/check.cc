@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/format.h"
+#include "qkv/dropout.h"
 
 namespace qkv::check {
 namespace {
@@ -272,6 +273,24 @@ void tensors(const char* function, const Inputs& in, const Bound& b) {
     if (!p.view) option_error("{}: the tensor '{}' is empty; pass a view", function, p.name);
     data(function, std::string(p.name).c_str(), p.view);
   }
+}
+
+Dropout dropout(const char* function, const Attention& a, const Inputs& in, const Bound& b) {
+  const double p = a.dropout();
+  if (in.dropout_keep && in.dropout_seed)
+    option_error("{}: dropout_keep and dropout_seed are both given; leave one out", function);
+  if (in.dropout_keep && p == 0)
+    option_error("{}: dropout_keep is given, but the attention has no dropout; add dropout(p), or leave it out",
+                 function);
+  mask(function, "dropout_keep", in.dropout_keep, b);
+  Dropout d;
+  d.active = p > 0 && (in.dropout_keep || in.dropout_seed);
+  if (!d.active) return d;
+  d.seed = in.dropout_seed.value_or(0);
+  d.threshold = dropout_threshold(p);
+  d.keep = in.dropout_keep;
+  d.factor = p < 1 ? 1 / (1 - p) : 0;
+  return d;
 }
 
 void names(const char* function, const Attention& a, const Inputs& in) {

@@ -15,6 +15,8 @@ View<const void> shapes(const char* function, const Inputs&, Values, Bound& b);
 std::span<const Entry> entries(const char* function, const Attention&, const Inputs&, const Bound&, CallArena&);
 /// Masks, bias, slopes, sinks, documents: type and shape.
 void tensors(const char* function, const Inputs&, const Bound&);
+/// Dropout acts where the call brings a seed or a keep tensor.
+Dropout dropout(const char* function, const Attention&, const Inputs&, const Bound&);
 /// A tensor that the attention does not name, or names and does not get.
 void names(const char* function, const Attention&, const Inputs&);
 

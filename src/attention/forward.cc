@@ -240,7 +240,7 @@ void forward(const Attention& a, const Inputs& in, const Outputs& outputs, const
   const CallArena::Scope scope(workspace.arena);
   stop_point(call.stop);
   const Bound b(a, in, workspace.arena, "forward", outputs.out ? Values::kNeeded : Values::kOptional);
-  check::apart("forward", in, outputs);
+  check::apart("forward", in, outputs, workspace.arena);
   if (!check::asks_for_anything(outputs)) return;  // the checks alone
   if (b.is_double()) forward_as<double>(b, outputs, call, workspace);
   else forward_as<float>(b, outputs, call, workspace);

@@ -1,9 +1,12 @@
-// A sweep over finished weights. Key blocks outside, rows inside: whoever adds up columns finishes one block after another.
+// A sweep over finished weights, or over the gradients by them. Key blocks outside, rows inside: whoever adds up columns finishes one block after another.
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <vector>
 
 #include "attention/check.h"
+#include "attention/dropout.h"
+#include "attention/gradient_targets.h"
 #include "attention/matrices.h"
 #include "attention/tile_state.h"
 #include "core/format.h"
@@ -16,15 +19,17 @@ constexpr int kBlock = kernels::kKeyBlock;
 constexpr int32_t kColumns = 2048;  // of a work item, so that cells of a picture belong to one
 constexpr int64_t kWave = 64;       // items whose forks live at the same time; fixed, so that sums have one order
 
+/// What the rows of a sweep were left by forward(), and what is wanted of the pairs.
+struct Rest {
+  RowsOf row_max, row_sum, lse;  // both sums, or lse alone
+  const Given* given = nullptr;  // null: weights are wanted
+  PairGradient what = PairGradient::kWeight;
+};
+
 template <class T> class Sweep {
  public:
-  Sweep(const Bound& b, const RowSums& sums, const Call& call, Workspace::Impl& workspace)
-      : b_(b), call_(call), workspace_(workspace), steps_(b) {
-    const DType type = kDType<T>;
-    for (const auto& [name, view] : {std::pair{"row_max", sums.row_max}, std::pair{"row_sum", sums.row_sum}})
-      if (!view) option_error("observe: {} is missing; ask forward() for it and pass it on", name);
-    row_max_ = check_output(b, sums.row_max, "observe", "row_max", type, -1);
-    row_sum_ = check_output(b, sums.row_sum, "observe", "row_sum", type, -1);
+  Sweep(const Bound& b, const Rest& rest, const Call& call, Workspace::Impl& workspace)
+      : b_(b), rest_(rest), call_(call), workspace_(workspace), steps_(b) {
     chunks_ = (b.longest_key + kColumns - 1) / kColumns;
     Carver size;
     lay_out(size, counted_, counted_scratch_);
@@ -57,6 +62,12 @@ template <class T> class Sweep {
     scratch.carve(c, b_, 1);
     state.carve(c, b_, 0, false);
   }
+  /// m and l of w = exp(s - m) / l. {lanes}
+  void sums_of(const RowTile& t, T* m, T* l) const {
+    if (rest_.row_max) return gather_sums(t, rest_.row_max, rest_.row_sum, m, l);
+    gather_sums(t, rest_.lse, rest_.lse, m, l);
+    for (int r = 0; r < t.lanes; ++r) l[r] = r < t.rows && m[r] != -std::numeric_limits<T>::infinity() ? T(1) : T(0);
+  }
 
   /// One batch entry, one query head, kColumns columns.
   void item(int64_t number, std::vector<std::unique_ptr<passes::Observer>>& observers) {
@@ -85,14 +96,16 @@ template <class T> class Sweep {
     if (part.cover == Cover::kHidden) return;
     const int n = part.keys();
     T m[RowTile::kPadded], l[RowTile::kPadded];
-    gather_sums(t, row_max_, row_sum_, m, l);
+    sums_of(t, m, l);
     std::copy_n(m, t.lanes, scratch.before);
     steps_.pack_queries(b_, t, false, state.q, scratch.rows);
     const BlockRows<T> keys = steps_.fetch(b_, b_.key, t.batch, t.key_head, b_.head_dim, part.first, n, scratch.keys);
     steps_.scores(b_, state, keys, part.first, n, scratch);
     steps_.prefill.raise_max(scratch.s, n, t.lanes, part.cover == Cover::kPartial ? scratch.words : nullptr,
                              scratch.before, scratch.alpha);
+    for (int j = 0; j < n; ++j) scratch.seen[j] = seen_by(t, scratch.s + int64_t{j} * t.lanes);
     steps_.prefill.weights(scratch.s, n, t.lanes, m, l);
+    if (rest_.given != nullptr) to_gradients(state, scratch, part);
     for (int j = 0; j < n + 16; ++j) {
       scratch.column[j] = part.first + std::min(j, n - 1);
       scratch.key[j] = scratch.column[j] + b_.entries[size_t(t.batch)].key_start;
@@ -101,16 +114,68 @@ template <class T> class Sweep {
     for (const auto& o : observers) o->see(Tile<const T>{sites, scratch.s});
   }
 
+  static uint64_t seen_by(const RowTile& t, const T* scores) {
+    uint64_t word = 0;
+    for (int r = 0; r < t.rows; ++r) word |= uint64_t(!(scores[r] == -std::numeric_limits<T>::infinity())) << r;
+    return word;
+  }
+
+  /// scratch.s {keys, lanes} holds weights and gets what is wanted of them; scratch.seen says which pairs are visible.
+  void to_gradients(const TileState<T>& state, BlockScratch<T>& scratch, Part part) const {
+    const RowTile& t = state.tile;
+    const Given& given = *rest_.given;
+    const int n = part.keys();
+    T delta[RowTile::kPadded] = {};
+    T* dout = state.chunk.o;  // {value_dim, lanes}
+    std::fill_n(dout, int64_t{b_.value_dim} * t.lanes, T(0));
+    for (int r = 0; r < t.rows; ++r) {
+      T row[2];  // one number of dout and of out
+      for (int e = 0; e < b_.value_dim; ++e) {
+        for (const auto& [tensor, to] : {std::pair{&given.dout, row}, {&given.out, row + 1}}) {
+          const std::byte* at = static_cast<const std::byte*>(t.in(*tensor, r)) + e * tensor->column * tensor->element;
+          steps_.rows.load(at, tensor->type, 1, 1, 1, 1, to, 1);
+        }
+        dout[int64_t{e} * t.lanes + r] = row[0];
+        delta[r] += row[0] * row[1];
+      }
+      if (given.dlse) delta[r] -= *static_cast<const T*>(t.in(given.dlse, r));
+    }
+    const BlockRows<T> values =
+        steps_.fetch(b_, b_.value, t.batch, t.key_head, b_.value_dim, part.first, n, scratch.values);
+    T* by_weight = scratch.score_copy;
+    steps_.prefill.scores(dout, t.lanes, values.first, values.stride, n, b_.value_dim, by_weight);
+    if (b_.dropout) {
+      keep_of_keys(b_, t, {part.first, part.last}, scratch.keep);
+      steps_.prefill.drop(by_weight, n, t.lanes, scratch.keep, T(b_.dropout.factor));
+    }
+    for (int j = 0; j < n; ++j)
+      for (int r = 0; r < t.rows; ++r) {
+        const int64_t at = int64_t{j} * t.lanes + r;
+        const T weight = scratch.s[at], dweight = by_weight[at];
+        const bool seen = scratch.seen[j] >> r & 1;
+        scratch.s[at] = !seen                                 ? T(0)
+                        : rest_.what == PairGradient::kWeight ? dweight
+                        : rest_.what == PairGradient::kScore  ? weight * (dweight - delta[r])
+                                                              : weight * dweight;
+      }
+  }
+
   const Bound& b_;
+  const Rest& rest_;
   const Call& call_;
   Workspace::Impl& workspace_;
   Steps<T> steps_;
-  RowsOf row_max_, row_sum_;
   int64_t chunks_ = 0;
   size_t bytes_ = 0;
   TileState<T> counted_;
   BlockScratch<T> counted_scratch_;
 };
+
+void sweep(const Bound& b, const Rest& rest, std::span<const ObserverRef> observers, const Call& call,
+           Workspace::Impl& workspace) {
+  if (b.is_double()) Sweep<double>(b, rest, call, workspace).run(observers);
+  else Sweep<float>(b, rest, call, workspace).run(observers);
+}
 
 }  // namespace
 
@@ -121,8 +186,25 @@ void observe(const Attention& a, const Inputs& in, const RowSums& sums, std::spa
   const CallArena::Scope scope(workspace.arena);
   stop_point(call.stop);
   const Bound b(a, in, workspace.arena, "observe");
-  if (b.is_double()) Sweep<double>(b, sums, call, workspace).run(observers);
-  else Sweep<float>(b, sums, call, workspace).run(observers);
+  for (const auto& [name, view] : {std::pair{"row_max", sums.row_max}, std::pair{"row_sum", sums.row_sum}})
+    if (!view) option_error("observe: {} is missing; ask forward() for it and pass it on", name);
+  const DType type = b.is_double() ? DType::kFloat64 : DType::kFloat32;
+  sweep(b,
+        {check_output(b, sums.row_max, "observe", "row_max", type, -1),
+         check_output(b, sums.row_sum, "observe", "row_sum", type, -1),
+         {}},
+        observers, call, workspace);
+}
+
+void observe_gradients(const Attention& a, const Inputs& in, const Upstream& up, PairGradient what,
+                       std::span<const ObserverRef> observers, const Call& call) {
+  WorkspaceOf workspace_of(call);
+  Workspace::Impl& workspace = workspace_of.impl();
+  const CallArena::Scope scope(workspace.arena);
+  stop_point(call.stop);
+  const Bound b(a, in, workspace.arena, "observe_gradients", Values::kNeeded);
+  const Given given(b, up, "observe_gradients");
+  sweep(b, {given.row_max, given.row_sum, given.lse, &given, what}, observers, call, workspace);
 }
 
 }  // namespace qkv

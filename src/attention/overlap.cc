@@ -46,7 +46,7 @@ bool surely_overlap(const Extent& a, const Extent& b) {
   return end_in(a, b) || end_in(b, a);
 }
 
-constexpr size_t kOutputs = 17;
+constexpr size_t kOutputs = 17, kGradients = 6;
 template <class F> void each_output(const Outputs& o, F f) {
   const RowStatistics& s = o.rows;
   f("out", o.out), f("lse", o.lse), f("row_max", o.row_max), f("row_sum", o.row_sum);
@@ -65,33 +65,66 @@ template <class F> void each_input(const Inputs& in, F f) {
   f("sinks", in.sinks), f("query_documents", in.query_documents), f("key_documents", in.key_documents);
   f("key_lengths", in.key_lengths), f("query_offset", in.query_offset), f("key_start", in.key_start);
   f("cumulative_query_lengths", in.cumulative_query_lengths), f("cumulative_key_lengths", in.cumulative_key_lengths);
+  f("dropout_keep", in.dropout_keep);
   for (const Named& p : in.parameters) f(p.name, p.view);
 }
 
-}  // namespace
+/// What a call writes, one tensor after the other.
+class Written {
+ public:
+  Written(const char* function, size_t most, CallArena& arena)
+      : function_(function), extents_(arena.array_of<Extent>(most)) {}
 
-void apart(const char* function, const Inputs& in, const Outputs& outputs) {
-  std::array<Extent, kOutputs> written;
-  size_t count = 0;
-  const auto refuse_overlap = [&](const Extent& other) {
-    for (size_t n = 0; n < count; ++n)
-      if (surely_overlap(written[n], other))
-        option_error(
-            "{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
-            function, written[n].name, other.name);
-  };
-  each_output(outputs, [&](std::string_view name, View<const void> v) {
+  void write(std::string_view name, View<const void> v) {
     if (v.size() == 0) return;
     if (overlaps_itself(v))
-      option_error("{}: {} has shape {} but its strides put several elements in one place; give each its own", function,
-                   name, v);
-    const Extent here = extent_of(name, v);
-    refuse_overlap(here);
-    written[count++] = here;
-  });
-  each_input(in, [&](std::string_view name, View<const void> v) {
-    if (v.size() != 0) refuse_overlap(extent_of(name, v));
-  });
+      option_error("{}: {} has shape {} but its strides put several elements in one place; give each its own",
+                   function_, name, v);
+    read(name, v);
+    extents_[count_++] = extent_of(name, v);
+  }
+  void read(std::string_view name, View<const void> v) const {
+    if (v.size() == 0) return;
+    const Extent other = extent_of(name, v);
+    for (const Extent& mine : std::span(extents_, count_))
+      if (surely_overlap(mine, other))
+        option_error(
+            "{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
+            function_, mine.name, name);
+  }
+
+ private:
+  const char* function_;
+  Extent* extents_;
+  size_t count_ = 0;
+};
+
+}  // namespace
+
+void apart(const char* function, const Inputs& in, const Outputs& outputs, CallArena& arena) {
+  Written written(function, kOutputs, arena);
+  each_output(outputs, [&](std::string_view name, View<const void> v) { written.write(name, v); });
+  each_input(in, [&](std::string_view name, View<const void> v) { written.read(name, v); });
+}
+
+void apart(const char* function, const Inputs& in, const Upstream& up, const Gradients& g, CallArena& arena) {
+  Written written(function, kGradients + g.dparameters.size(), arena);
+  for (const auto& [name, v] : {std::pair{"dquery", g.dquery},
+                                {"dkey", g.dkey},
+                                {"dvalue", g.dvalue},
+                                {"dbias", g.dbias},
+                                {"dalibi_slopes", g.dalibi_slopes},
+                                {"dsinks", g.dsinks}})
+    written.write(name, v);
+  for (const NamedGradient& p : g.dparameters) written.write(p.name, p.view);
+  each_input(in, [&](std::string_view name, View<const void> v) { written.read(name, v); });
+  for (const auto& [name, v] : {std::pair{"out", up.out},
+                                {"lse", up.lse},
+                                {"dout", up.dout},
+                                {"dlse", up.dlse},
+                                {"row_max", up.row_max},
+                                {"row_sum", up.row_sum}})
+    written.read(name, v);
 }
 
 bool asks_for_anything(const Outputs& outputs) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/built_in_policies.h"
 #include "core/format.h"
 #include "core/nearest.h"
 #include "qkv/attention.h"
@@ -60,16 +61,6 @@ constexpr Setting kSettings[] = {
     {"dropout", Stage::kWeights, Slot::kDropout,
      [](Attention& a, std::string_view s) { a.dropout(only_argument<double>(s)); }},
 };
-
-const Vocabulary& built_in_policies() {
-  static const Vocabulary words = [] {
-    Vocabulary v;
-    v.pattern<Causal>().pattern<Window>().pattern<Documents>().pattern<KeepMask>().pattern<IgnoreMask>();
-    v.modifier<SoftCap>().modifier<Alibi>().modifier<Bias>();
-    return v;
-  }();
-  return words;
-}
 
 /// For messages: in quotes, bytes that are not plain text as \xNN, cut where it is long.
 std::string quoted(std::string_view text) {
@@ -236,6 +227,16 @@ template <class N> void take(std::string_view& rest, N& value, const char* kind)
 }
 
 }  // namespace
+
+const Vocabulary& built_in_policies() {
+  static const Vocabulary words = [] {
+    Vocabulary v;
+    v.pattern<Causal>().pattern<Window>().pattern<Documents>().pattern<KeepMask>().pattern<IgnoreMask>();
+    v.modifier<SoftCap>().modifier<SoftCaps>().modifier<Scales>().modifier<Alibi>().modifier<Bias>();
+    return v;
+  }();
+  return words;
+}
 
 namespace detail {
 

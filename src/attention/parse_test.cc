@@ -81,8 +81,8 @@ TEST(Parse, RefusesAnUnknownWordAndSuggestsTheNearest) {
 TEST(Parse, ListsTheWordsWhereNoneIsNear) {
   EXPECT_EQ(
       refusal("bananas"),
-      "column 1: unknown word \"bananas\"; known are causal, window, documents, keep_mask, ignore_mask, softcap, alibi, "
-      "bias, align, heads, scale, softmax, sink_softmax, zero_key, dropout, every, decay; a policy of your own comes "
+      "column 1: unknown word \"bananas\"; known are causal, window, documents, keep_mask, ignore_mask, softcap, "
+      "softcaps, scales, alibi, bias, align, heads, scale, softmax, sink_softmax, zero_key, dropout, every, decay; a policy of your own comes "
       "through a Vocabulary");
 }
 

@@ -15,8 +15,11 @@ About::~About() = default;
 
 Score::Score(About about) : about_(std::move(about)) {}
 Score::~Score() = default;
+bool Score::reads_scores() const { return true; }
+bool Score::adds_matrix() const { return false; }
 bool Score::hides() const { return false; }
 void Score::hide(const Sites&, uint8_t*) const {}
+bool Score::may_hide(const Sites&) const { return true; }
 
 Pattern::Pattern(About about) : about_(std::move(about)) {}
 Pattern::~Pattern() = default;

@@ -64,6 +64,8 @@ void hide_pairs(const Bound& b, const RowTile& t, int rows, Part part, uint64_t*
   }
   // Lanes are keys: rows of masks run along keys.
   const Sites sites{rows, keys, kBlock, 1, t.batch, t.head, t.row, t.query, column, key};
+  const auto may_hide = [&](const passes::Score* s) { return s->may_hide(sites); };
+  if (b.general.empty() && std::none_of(b.hiding.begin(), b.hiding.end(), may_hide)) return;
   std::memset(visible, 1, size_t(rows) * kBlock);
   for (const passes::Pattern* p : b.general) p->hide(sites, visible);
   for (const passes::Score* s : b.hiding) s->hide(sites, visible);

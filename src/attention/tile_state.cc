@@ -4,6 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include "attention/dropout.h"
+
 namespace qkv {
 namespace {
 
@@ -83,6 +85,7 @@ template <class T> void BlockScratch<T>::carve(Carver& c, const Bound& b, int ti
   key = c.take<int32_t>(kBlock + 16);
   words = c.take<uint64_t>(int64_t{tiles} * kBlock);
   seen = c.take<uint64_t>(kBlock);
+  keep = c.take<uint64_t>(kBlock);
   parts = c.take<Part>(tiles);
   part_words = c.take<kernels::Words>(tiles);
 }
@@ -145,10 +148,10 @@ template <class T> void Steps<T>::pack_queries(const Bound& b, const RowTile& t,
 }
 
 template <class T>
-BlockRows<T> Steps<T>::fetch(const Bound& b, const RowsOf& from, int batch, int head, int width, int32_t first, int n,
+BlockRows<T> Steps<T>::fetch(const RowsOf& from, int batch, int head, int width, int64_t first, int n,
                              T* scratch) const {
   if (width == 0) return {scratch, 0};
-  const void* at = from.at(batch, head, b.entries[size_t(batch)].first_key + first);
+  const void* at = from.at(batch, head, first);
   if (from.type == type && (from.column == 1 || width <= 1)) return {static_cast<const T*>(at), from.row};
   rows.load(at, from.type, from.row, from.column, n, width, scratch, width);
   return {scratch, width};
@@ -194,6 +197,10 @@ void Steps<T>::attend(const Bound& b, TileState<T>& state, Part part, kernels::W
   prefill.exponentiate(s, n, t.lanes, sums.m, scratch.alpha, sums.l);
   if (sums.with_rows)
     sums.rows.add(t, scratch.score_copy, s, t.lanes, n, part.first, b.entries[size_t(t.batch)].key_start, sums.m);
+  if (b.dropout) {
+    keep_of_keys(b, t, {part.first, part.last}, scratch.keep);
+    prefill.drop(s, n, t.lanes, scratch.keep, T(b.dropout.factor));
+  }
   prefill.accumulate(sums.o, s, t.lanes, values.first, values.stride, n, b.value_dim, scratch.alpha,
                      finite ? nullptr : scratch.seen);
 }
@@ -218,6 +225,14 @@ void Steps<T>::attend_decode(const Bound& b, TileState<T>& state, Part part, ker
     rows.transpose(s, kBlock, t.rows, n, T(1), scratch.transposed, t.lanes);
     sums.rows.add(t, scratch.score_copy, scratch.transposed, t.lanes, n, part.first,
                   b.entries[size_t(t.batch)].key_start, sums.m);
+  }
+  if (b.dropout) {
+    keep_of_keys(b, t, {part.first, part.last}, scratch.keep);
+    for (int j = 0; j < n; ++j)
+      for (int r = 0; r < t.rows; ++r) {
+        T& p = s[r * kBlock + j];
+        p = scratch.keep[j] >> r & 1 ? p * T(b.dropout.factor) : T(0);
+      }
   }
   decode.accumulate(state.o_rows, s, t.rows, values.first, values.stride, n, b.value_dim, scratch.alpha,
                     finite ? nullptr : scratch.seen);

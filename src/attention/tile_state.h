@@ -34,6 +34,7 @@ template <class T> struct BlockScratch {
   int32_t *column = nullptr, *key = nullptr;
   uint64_t* words = nullptr;             ///< {tiles, kKeyBlock}
   uint64_t* seen = nullptr;              ///< {kKeyBlock}
+  uint64_t* keep = nullptr;              ///< {kKeyBlock}: what dropout keeps
   Part* parts = nullptr;                 ///< {tiles}
   kernels::Words* part_words = nullptr;  ///< {tiles}
 
@@ -71,9 +72,14 @@ template <class T> struct Steps {
   void scores(const Bound&, const TileState<T>&, BlockRows<T> keys, int32_t first, int n, BlockScratch<T>&) const;
   /// The modifiers alone.
   void modify(const Bound&, const TileState<T>&, int32_t first, int n, BlockScratch<T>&) const;
-  /// Rows [first, first + n) of key or value, in place where they lie right, widened into `scratch` where not.
-  BlockRows<T> fetch(const Bound&, const RowsOf&, int batch, int head, int width, int32_t first, int n,
-                     T* scratch) const;
+  /// Rows [first, first + n) of a tensor, counted from the beginning of the packed one where it is packed: in place where they
+  /// lie right, widened into `scratch` {n, width} where not.
+  BlockRows<T> fetch(const RowsOf&, int batch, int head, int width, int64_t first, int n, T* scratch) const;
+  /// The same of the keys and values of a batch entry.
+  BlockRows<T> fetch(const Bound& b, const RowsOf& from, int batch, int head, int width, int32_t first, int n,
+                     T* scratch) const {
+    return fetch(from, batch, head, width, b.entries[size_t(batch)].first_key + first, n, scratch);
+  }
   void pack_queries(const Bound&, const RowTile&, bool decode, T* q, T* scratch) const;
 
   const kernels::RowKernels<T>& rows;

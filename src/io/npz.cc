@@ -44,7 +44,8 @@ Archive open_archive(const char* function, const std::string& path, int flags) {
   Archive archive(zip_open(path.c_str(), flags, &code));
   if (archive) return archive;
   if (code == ZIP_ER_EXISTS)
-    throw FileError(fmt::format("{}: {} has a name twice, and no rule says which is meant; save it again", function, path));
+    throw FileError(
+        fmt::format("{}: {} has a name twice, and no rule says which is meant; save it again", function, path));
   const std::string advice = code == ZIP_ER_NOZIP || code == ZIP_ER_INCONS
                                  ? "; it is cut short, damaged or no .npz: fetch it again, or write it with np.savez"
                                  : "";

@@ -13,7 +13,7 @@
 #pragma once
 #include <cstdint>
 
-#include "qkv/view.h"
+#include "qkv/pass.h"
 
 namespace qkv::kernels {
 
@@ -54,6 +54,8 @@ template <class T> struct PrefillKernels {
   void (*accumulate)(T* o, const T* p, int lanes, const T* v, int64_t v_stride, int keys, int value_dim, const T* alpha,
                      Words visible);
   bool (*all_finite)(const T* v, int64_t v_stride, int keys, int value_dim);
+  /// p[j][r] times `factor` where bit r of keep[j] is set, 0 elsewhere.
+  void (*drop)(T* p, int keys, int lanes, Words keep, T factor);
 
   /// (m, l, o) := those of the earlier keys and of the later ones together. An empty side changes nothing.
   void (*merge)(T* m, T* l, T* o, const T* later_m, const T* later_l, const T* later_o, int value_dim, int lanes);
@@ -80,9 +82,38 @@ template <class T> struct DecodeKernels {
   static constexpr int64_t scratch(int head_dim) { return int64_t{16} * head_dim; }
 };
 
+/// The backward pass; lanes are keys. Its products of scores and of dk, dv are those of PrefillKernels with the roles of queries
+/// and keys exchanged: s {rows, lanes} = scores(k^T, q), dv^T += accumulate(p, dout).
+/// `seen` has the roles exchanged too: bit j of word r says whether row r sees the key of lane j.
+template <class T> struct BackwardKernels {
+  /// s = -inf where hidden.
+  void (*hide)(T* s, int rows, int lanes, Words seen);
+  /// s becomes p = exp(s - m) * share, and dp becomes ds = p * (dp - delta), exactly +0 where s is -inf.  m, share, delta {rows}
+  /// Where `keep` is given, p and dp are what dropout leaves of them: times `factor` where bit j of keep[r] is set, else 0.
+  void (*gradients)(T* s, T* dp, int rows, int lanes, const T* m, const T* share, const T* delta, Words keep, T factor);
+  /// o[r][e] += sum over j of ds[r][j] * k[j][e].   ds {rows, lanes}, k {keys, dim}, o {rows, dim}
+  /// Where `seen` is given, k[j] is not read into rows that do not see it: for keys that are not finite.
+  void (*add_rows)(T* o, int64_t o_stride, const T* ds, int lanes, int rows, const T* k, int64_t k_stride, int keys,
+                   int dim, Words seen);
+  /// dots[r] = sum over e of x[r][e] * y[r][e]
+  void (*dot_rows)(const T* x, int64_t x_stride, const T* y, int64_t y_stride, int rows, int dim, T* dots);
+};
+
+/// Rows of queries whose weights are dropped or kept; keys from position `key` on, a multiple of 8.
+struct Draws {
+  uint64_t seed, threshold;  // see dropout_keeps()
+  int32_t batch, key;
+  int rows;
+  const int32_t *head, *query;  // {rows}
+};
+/// Bit j of keep[r * words + n]: dropout_keeps() for row r and the key at position key + 64 n + j.
+using DropoutKernel = void (*)(const Draws&, int words, uint64_t* keep);
+
 /// The functions for the best instruction set of this machine.
 template <class T> const RowKernels<T>& row_kernels();
 template <class T> const PrefillKernels<T>& prefill_kernels();
 template <class T> const DecodeKernels<T>& decode_kernels();
+template <class T> const BackwardKernels<T>& backward_kernels();
+DropoutKernel dropout_kernel();
 
 }  // namespace qkv::kernels

@@ -15,17 +15,8 @@ namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// max(least, x), and x where x is NaN. Max does that on every target with vectors (the second operand wins on x86).
-template <class D> HWY_INLINE hn::Vec<D> AtLeast(D, hn::Vec<D> least, hn::Vec<D> x) {
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-  return hn::IfThenElse(hn::Lt(x, least), least, x);
-#else
-  return hn::Max(least, x);
-#endif
-}
-
 /// e^x for x <= 0: x log2 e = n + f with n an integer and |f| <= 1/2, 2^f by a polynomial, 2^n by its bits. Exactly 1 at 0,
-/// exactly +0 from about -88 down (-709 for double). NaN stays NaN.
+/// exactly +0 where the result would be subnormal: from about -87.3 down (-708.4 for double). NaN stays NaN.
 /// The polynomials are minimax fits of (2^f - 1) / f: relative error 2e-9 before rounding for float, 2e-17 for double.
 template <class D> HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
@@ -35,7 +26,7 @@ template <class D> HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
   // Added to x log2 e, it leaves n + bias in the lowest bits of the sum: its own last bit weighs 1.
   const auto magic = hn::Set(d, T((kFloat ? 12582912.0 : 6755399441055744.0) + kBias));
   const auto log2_e = hn::Set(d, T(1.4426950408889634074));
-  x = AtLeast(d, hn::Set(d, T(-kBias * 0.69314718055994530942)), x);
+  const auto vanishes = hn::Lt(x, hn::Set(d, T((1 - kBias) * 0.69314718055994530942)));
   const auto shifted = hn::MulAdd(x, log2_e, magic);
   const auto f = hn::MulSub(x, log2_e, hn::Sub(shifted, magic));
   const auto scale = hn::BitCast(d, hn::ShiftLeft<kMantissa>(hn::BitCast(du, shifted)));
@@ -61,7 +52,7 @@ template <class D> HWY_INLINE hn::Vec<D> Exp(D d, hn::Vec<D> x) {
     y = hn::MulAdd(y, f, hn::Set(d, T(0x1.62e42fefa39efp-1)));
   }
   y = hn::MulAdd(y, f, hn::Set(d, T(1)));
-  return hn::Mul(y, scale);
+  return hn::IfThenZeroElse(vanishes, hn::Mul(y, scale));
 }
 
 template <class D> HWY_INLINE hn::Vec<D> MinusInf(D d) {
@@ -69,6 +60,14 @@ template <class D> HWY_INLINE hn::Vec<D> MinusInf(D d) {
   const hn::RebindToUnsigned<D> du;
   return hn::BitCast(d, hn::Set(du, sizeof(T) == 4 ? hn::TFromD<decltype(du)>(0xFF800000u)
                                                    : hn::TFromD<decltype(du)>(0xFFF0000000000000ull)));
+}
+
+/// x, and 0 instead of a subnormal number: products with those take a hundred times as long, and they are less than any
+/// rounding error of what they are summed with.
+template <class D> HWY_INLINE hn::Vec<D> Flush(D d, hn::Vec<D> x) {
+  using T = hn::TFromD<D>;
+  const auto least = hn::Set(d, sizeof(T) == 4 ? T(0x1p-126) : T(0x1p-1022));
+  return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), least), x);
 }
 
 /// -inf maxima would give inf - inf: rows that saw nothing yet subtract 0.

@@ -214,6 +214,17 @@ template <class T> bool AllFinite(const T* v, int64_t v_stride, int keys, int va
   return rest == 0 && hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
+template <class T> void Drop(T* p, int keys, int lanes, Words keep, T factor) {
+  const Full<T> d;
+  const int n = int(hn::Lanes(d));
+  const auto kept = hn::Set(d, factor);
+  for (int j = 0; j < keys; ++j)
+    for (int lane = 0; lane < lanes; lane += n) {
+      T* at = p + int64_t{j} * lanes + lane;
+      hn::StoreU(hn::IfThenElseZero(RowMask(d, keep[j], size_t(lane)), hn::Mul(hn::LoadU(d, at), kept)), d, at);
+    }
+}
+
 // o[e][r] = o[e][r] * scale[r] + add
 template <class T>
 HWY_INLINE void ScaleRows(T* o, int value_dim, int lanes, int lane, hn::Vec<Full<T>> scale, hn::Vec<Full<T>> add) {
@@ -288,6 +299,7 @@ template <class T> PrefillKernels<T> Table() {
           Exponentiate<T>,
           Accumulate<T>,
           AllFinite<T>,
+          Drop<T>,
           Merge<T>,
           MergeSink<T>,
           Normalise<T>,

@@ -35,6 +35,18 @@ void AddFourRows(float* values, int64_t stride, const float* const* bias, int ke
 #endif
 }
 
+bool AnyMinusInf(const float* x, int n) {
+  const hn::ScalableTag<float> d;
+  const int lanes = int(hn::Lanes(d));
+  const auto minus_inf = hn::Set(d, -std::numeric_limits<float>::infinity());
+  auto any = hn::FirstN(d, 0);
+  int j = 0;
+  for (; j + lanes <= n; j += lanes) any = hn::Or(any, hn::Eq(hn::LoadU(d, x + j), minus_inf));
+  bool found = !hn::AllFalse(d, any);
+  for (; j < n; ++j) found |= x[j] == -std::numeric_limits<float>::infinity();
+  return found;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace qkv::policies
 HWY_AFTER_NAMESPACE();
@@ -43,6 +55,7 @@ HWY_AFTER_NAMESPACE();
 namespace qkv {
 namespace policies {
 HWY_EXPORT(AddFourRows);
+HWY_EXPORT(AnyMinusInf);
 namespace {
 
 /// The bias of element type E.
@@ -54,6 +67,14 @@ template <class E> class BiasPass final : public passes::Score {
   }
   void forward(const Tile<float>& t) const override { add(t); }
   void forward(const Tile<double>& t) const override { add(t); }
+  void backward(const Tile<const float>&, const Tile<float>& gradient, std::span<double* const> sums) const override {
+    sum(gradient, sums[0]);
+  }
+  void backward(const Tile<const double>&, const Tile<double>& gradient, std::span<double* const> sums) const override {
+    sum(gradient, sums[0]);
+  }
+  bool reads_scores() const override { return false; }
+  bool adds_matrix() const override { return view_.shape[2] != 1 && view_.shape[3] != 1; }
   const Score* bind(const Inputs&, passes::Arena&) const override { return this; }
   bool hides() const override { return true; }
   void hide(const Sites& t, uint8_t* visible) const override {
@@ -62,6 +83,13 @@ template <class E> class BiasPass final : public passes::Score {
       for (int j = 0; j < t.keys; ++j)
         visible[t.at(r, j)] &= uint8_t(double(row[t.column[j] * step_]) != -std::numeric_limits<double>::infinity());
     }
+  }
+  bool may_hide(const Sites& t) const override {
+    if (!std::is_same_v<E, float> || step_ != 1) return true;
+    for (int r = 0; r < t.rows; ++r)
+      if (HWY_DYNAMIC_DISPATCH(AnyMinusInf)(reinterpret_cast<const float*>(row_of(t, r)) + t.column[0], t.keys))
+        return true;
+    return false;
   }
 
  private:
@@ -77,6 +105,15 @@ template <class E> class BiasPass final : public passes::Score {
     for (int r = 1; r < t.rows; ++r)
       if (row_of(t, r) != row_of(t, 0)) return false;
     return true;
+  }
+
+  template <class T> void sum(const Tile<T>& gradient, double* sums) const {
+    if (sums == nullptr) return;
+    const int64_t step = view_.shape[3] == 1 ? 0 : 1;
+    for (int r = 0; r < gradient.rows; ++r) {
+      double* row = sums + view_.broadcast_index(gradient.batch, gradient.head[r], gradient.row[r]);
+      for (int j = 0; j < gradient.keys; ++j) row[gradient.column[j] * step] += double(gradient(r, j));
+    }
   }
 
   template <class T> void add(const Tile<T>& t) const {
@@ -122,6 +159,12 @@ class UnboundBias final : public passes::Score {
   explicit UnboundBias(Bias p) : Score(detail::describe(p)), p_(p) {}
   void forward(const Tile<float>&) const override { throw Error("bias: a step ran before it met its tensor"); }
   void forward(const Tile<double>&) const override { throw Error("bias: a step ran before it met its tensor"); }
+  void backward(const Tile<const float>&, const Tile<float>&, std::span<double* const>) const override {
+    throw Error("bias: a step ran before it met its tensor");
+  }
+  void backward(const Tile<const double>&, const Tile<double>&, std::span<double* const>) const override {
+    throw Error("bias: a step ran before it met its tensor");
+  }
   bool hides() const override { return true; }
   const Score* bind(const Inputs& in, passes::Arena& arena) const override {
     switch (find_tensor(in, p_.bias.name).dtype) {

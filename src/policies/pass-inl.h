@@ -28,6 +28,31 @@ template <class T, class F> HWY_INLINE void ForEachVector(const Tile<T>& t, F f)
   }
 }
 
+/// sums[r] = the sum over the real keys of f(d, r, j), a vector of numbers for the sites from (r, j) on. sums {rows, padded}.
+template <class T, class F> HWY_INLINE void SumRows(const Tile<T>& t, T* sums, F f) {
+  const hn::ScalableTag<T> d;
+  const int n = int(hn::Lanes(d));
+  if (t.lanes_are_queries()) {
+    for (int r = 0; r < t.rows; r += n) {
+      auto sum = hn::Zero(d);
+      for (int j = 0; j < t.keys; ++j) sum = hn::Add(sum, f(d, r, j));
+      hn::StoreU(sum, d, sums + r);
+    }
+  } else {
+    for (int r = 0; r < t.rows; ++r) {
+      auto sum = hn::Zero(d);
+      for (int j = 0; j < t.keys; j += n)
+        sum = hn::Add(sum, hn::IfThenElseZero(hn::FirstN(d, size_t(t.keys - j)), f(d, r, j)));
+      sums[r] = hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+  }
+}
+
+/// The numbers of the rows of a vector of sites: numbers {rows, padded}.
+template <class D, class T> HWY_INLINE hn::Vec<D> OfRows(D d, const Tile<T>& t, const hn::TFromD<D>* numbers, int r) {
+  return t.lanes_are_queries() ? hn::LoadU(d, numbers + r) : hn::Set(d, numbers[r]);
+}
+
 /// Integers as floats of the same number of lanes.
 template <class D> HWY_INLINE hn::Vec<D> ConvertInts(D d, const int32_t* from) {
   using T = hn::TFromD<D>;

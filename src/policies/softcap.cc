@@ -1,6 +1,6 @@
 // score' = cap * tanh(score / cap), with vectors.
-#include "core/format.h"
 #include "core/targets.h"
+#include "policies/per_head.h"
 #include "qkv/policies.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "policies/softcap.cc"
@@ -14,40 +14,138 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::policies {
 namespace HWY_NAMESPACE {
 
-template <class T> void Cap(const Tile<T>& t, T cap) {
-  ForEachVector(t, [=](auto d, T* at, int, int) {
-    const auto c = hn::Set(d, cap);
+/// cap {rows, padded}
+template <class T> void Cap(const Tile<T>& t, const T* cap) {
+  ForEachVector(t, [&](auto d, T* at, int r, int) {
+    const auto c = OfRows(d, t, cap, r);
     hn::StoreU(hn::Mul(hn::Tanh(d, hn::Div(hn::LoadU(d, at), c)), c), d, at);
   });
 }
-void CapFloat(const Tile<float>& t, float cap) { Cap(t, cap); }
-void CapDouble(const Tile<double>& t, double cap) { Cap(t, cap); }
+void CapFloat(const Tile<float>& t, const float* cap) { Cap(t, cap); }
+void CapDouble(const Tile<double>& t, const double* cap) { Cap(t, cap); }
+
+/// What is left of the slope: d cap tanh(x / cap) / dx = 1 - tanh(x / cap)^2.
+template <class D> HWY_INLINE hn::Vec<D> Slope(D d, hn::Vec<D> tanh) {
+  return hn::NegMulAdd(tanh, tanh, hn::Set(d, hn::TFromD<D>(1)));
+}
+
+template <class T> void Turn(const Tile<const T>& before, const Tile<T>& gradient, const T* cap) {
+  ForEachVector(gradient, [&](auto d, T* at, int r, int j) {
+    const auto x = hn::LoadU(d, before.values + before.at(r, j)), above = hn::LoadU(d, at);
+    const auto slope = Slope(d, hn::Tanh(d, hn::Div(x, OfRows(d, gradient, cap, r))));
+    hn::StoreU(hn::IfThenZeroElse(hn::Eq(above, hn::Zero(d)), hn::Mul(above, slope)), d, at);
+  });
+}
+void TurnFloat(const Tile<const float>& before, const Tile<float>& gradient, const float* cap) {
+  Turn(before, gradient, cap);
+}
+void TurnDouble(const Tile<const double>& before, const Tile<double>& gradient, const double* cap) {
+  Turn(before, gradient, cap);
+}
+
+/// d cap tanh(x / cap) / d cap = tanh(x / cap) - x / cap (1 - tanh(x / cap)^2)
+template <class T> void SumCaps(const Tile<const T>& before, const Tile<T>& gradient, const T* cap, T* sums) {
+  SumRows(gradient, sums, [&](auto d, int r, int j) {
+    const auto x = hn::Div(hn::LoadU(d, before.values + before.at(r, j)), OfRows(d, gradient, cap, r));
+    const auto above = hn::LoadU(d, gradient.values + gradient.at(r, j)), tanh = hn::Tanh(d, x);
+    const auto by_cap = hn::NegMulAdd(x, Slope(d, tanh), tanh);
+    return hn::IfThenZeroElse(hn::Eq(above, hn::Zero(d)), hn::Mul(above, by_cap));
+  });
+}
+void SumCapsFloat(const Tile<const float>& before, const Tile<float>& gradient, const float* cap, float* sums) {
+  SumCaps(before, gradient, cap, sums);
+}
+void SumCapsDouble(const Tile<const double>& before, const Tile<double>& gradient, const double* cap, double* sums) {
+  SumCaps(before, gradient, cap, sums);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace qkv::policies
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include <cmath>
+#include <algorithm>
 
 namespace qkv {
 namespace policies {
 HWY_EXPORT(CapFloat);
 HWY_EXPORT(CapDouble);
+HWY_EXPORT(TurnFloat);
+HWY_EXPORT(TurnDouble);
+HWY_EXPORT(SumCapsFloat);
+HWY_EXPORT(SumCapsDouble);
 namespace {
-class SoftCapPass final : public passes::Score {
+
+/// A pass whose rows have caps, wherever they come from: P has `template <class T> void fill(const Sites&, T* caps) const`.
+template <class P> class CapPass : public passes::Score {
  public:
-  explicit SoftCapPass(SoftCap p) : Score(detail::describe(p)), cap_(p.cap) {}
-  void forward(const Tile<float>& t) const override { HWY_DYNAMIC_DISPATCH(CapFloat)(t, float(cap_)); }
-  void forward(const Tile<double>& t) const override { HWY_DYNAMIC_DISPATCH(CapDouble)(t, cap_); }
+  using Score::Score;
+  void forward(const Tile<float>& t) const override {
+    alignas(64) float cap[kMostRows];
+    self().fill(t, cap);
+    HWY_DYNAMIC_DISPATCH(CapFloat)(t, cap);
+  }
+  void forward(const Tile<double>& t) const override {
+    alignas(64) double cap[kMostRows];
+    self().fill(t, cap);
+    HWY_DYNAMIC_DISPATCH(CapDouble)(t, cap);
+  }
+  void backward(const Tile<const float>& before, const Tile<float>& gradient,
+                std::span<double* const> sums) const override {
+    alignas(64) float cap[kMostRows], of_rows[kMostRows];
+    self().fill(gradient, cap);
+    if (!sums.empty() && sums[0] != nullptr) {
+      HWY_DYNAMIC_DISPATCH(SumCapsFloat)(before, gradient, cap, of_rows);
+      add_to_heads(gradient, of_rows, sums[0]);
+    }
+    HWY_DYNAMIC_DISPATCH(TurnFloat)(before, gradient, cap);
+  }
+  void backward(const Tile<const double>& before, const Tile<double>& gradient,
+                std::span<double* const> sums) const override {
+    alignas(64) double cap[kMostRows], of_rows[kMostRows];
+    self().fill(gradient, cap);
+    if (!sums.empty() && sums[0] != nullptr) {
+      HWY_DYNAMIC_DISPATCH(SumCapsDouble)(before, gradient, cap, of_rows);
+      add_to_heads(gradient, of_rows, sums[0]);
+    }
+    HWY_DYNAMIC_DISPATCH(TurnDouble)(before, gradient, cap);
+  }
+
+ private:
+  const P& self() const { return static_cast<const P&>(*this); }
+};
+
+class SoftCapPass final : public CapPass<SoftCapPass> {
+ public:
+  explicit SoftCapPass(SoftCap p) : CapPass(detail::describe(p)), cap_(p.cap) {}
+  template <class T> void fill(const Sites&, T* caps) const { std::fill_n(caps, kMostRows, T(cap_)); }
   const Score* bind(const Inputs&, passes::Arena&) const override { return this; }
 
  private:
   double cap_;
 };
+
+class SoftCapsPass final : public CapPass<SoftCapsPass> {
+ public:
+  explicit SoftCapsPass(SoftCaps p) : CapPass(detail::describe(p)), p_(p) {}
+  SoftCapsPass(const SoftCaps& p, const Inputs& in) : CapPass(detail::flags<SoftCaps>()), p_(detail::bound(p, in)) {}
+  template <class T> void fill(const Sites& t, T* caps) const { numbers_of_rows(p_.caps, t, caps); }
+  const Score* bind(const Inputs& in, passes::Arena& arena) const override {
+    expect_number_a_head(in, p_.caps.name);
+    const SoftCapsPass bound(p_, in);
+    for (int64_t h = 0; h < bound.p_.caps.view.shape[0]; ++h)
+      if (!(bound.p_.caps.get<double>(h) > 0))
+        option_error("softcaps: the cap of head {} is {}, expected a number above 0", h, bound.p_.caps.get<double>(h));
+    return arena.make(SoftCapsPass(bound));
+  }
+
+ private:
+  SoftCaps p_;
+};
 }  // namespace
 }  // namespace policies
 
 std::shared_ptr<const passes::Score> adapt_score(SoftCap p) { return std::make_shared<policies::SoftCapPass>(p); }
+std::shared_ptr<const passes::Score> adapt_score(SoftCaps p) { return std::make_shared<policies::SoftCapsPass>(p); }
 }  // namespace qkv
 #endif

@@ -88,7 +88,8 @@ template <class Real> RowAnswer evaluate(const Problem& p, int64_t b, int64_t h,
     const Real weight = e[j] / all;
     answer.weights[j] = double(weight);
     const std::vector<double> value = p.value(b, h, int64_t(j));
-    for (size_t d = 0; d < out.size(); ++d) out[d] += weight * Real(value[d]);
+    const Real kept = weight * Real(p.dropout(p.site(b, h, i, int64_t(j))));
+    for (size_t d = 0; d < out.size(); ++d) out[d] += kept * Real(value[d]);
   }
   answer.out.assign(out.begin(), out.end());
   answer.lse = all == 0 ? kHidden : double(exponentials.max + std::log(all));

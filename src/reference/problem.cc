@@ -4,6 +4,7 @@
 #include <cmath>
 #include <new>
 
+#include "qkv/dropout.h"
 #include "reference/specification.h"
 
 namespace qkv::reference {
@@ -122,6 +123,20 @@ bool Problem::sees(Site at) const {
   for (const auto& modifier : modifiers_)
     if (modifier->hides(at)) return false;
   return true;
+}
+
+double Problem::dropout(Site at) const {
+  const double p = attention_.dropout();
+  if (p == 0 || !(in_.dropout_seed || in_.dropout_keep)) return 1;
+  bool keeps;
+  if (in_.dropout_keep) {
+    Parameter keep{"dropout_keep"};
+    keep.view = in_.dropout_keep;
+    keeps = keep.get<bool>(at.batch, at.head, at.row, at.column);
+  } else {
+    keeps = dropout_keeps(*in_.dropout_seed, dropout_threshold(p), at);
+  }
+  return keeps && p < 1 ? 1 / (1 - p) : 0;
 }
 
 std::vector<double> Problem::keyless_scores(int64_t h) const {

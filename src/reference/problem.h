@@ -2,11 +2,23 @@
 // Slow and plain on purpose. Nothing here is shared with the kernels but the scalar formulas of the policies.
 #pragma once
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "qkv/attention.h"
 
 namespace qkv::reference {
+
+/// The derivatives of one modified score, computed in the arithmetic of the score.
+struct Derivatives {
+  long double by_score = 1;
+  struct Read {
+    std::string_view tensor;
+    int64_t index;  ///< of the element, in C order
+    long double derivative;
+  };
+  std::vector<Read> by_read;
+};
 
 /// One score modifier, for one pair. `long double` is the oracle's arithmetic, `float` that of the plain evaluation.
 class Modifier {
@@ -16,6 +28,9 @@ class Modifier {
   virtual double modify(double score, Site) const = 0;
   virtual long double modify(long double score, Site) const = 0;
   virtual bool hides(Site) const = 0;
+  virtual Derivatives derive(float score, Site) const = 0;
+  virtual Derivatives derive(double score, Site) const = 0;
+  virtual Derivatives derive(long double score, Site) const = 0;
 };
 
 /// An attention with its inputs, checked by nobody: only for calls that forward() accepts. Borrows both.
@@ -44,13 +59,16 @@ class Problem {
     for (const auto& m : modifiers_) score = m->modify(score, at);
     return score;
   }
+  const std::vector<std::unique_ptr<Modifier>>& modifiers() const { return modifiers_; }
+  int64_t key_head(int64_t h) const;
+  /// What dropout leaves of a weight: 0, or 1 / (1 - p); 1 where there is none.
+  double dropout(Site) const;
   /// Scores without a key: the sink of head h, the zero key.
   std::vector<double> keyless_scores(int64_t h) const;
 
  private:
   std::vector<double> row(const View<const void>&, const View<const int32_t>& starts, int64_t b, int64_t h,
                           int64_t i) const;
-  int64_t key_head(int64_t h) const;
   int64_t offset(int64_t b) const;
   int64_t key_start(int64_t b) const;
 

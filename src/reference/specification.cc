@@ -44,8 +44,22 @@ template <class M> class Formula final : public Modifier {
   double modify(double score, Site at) const override { return run(score, at); }
   long double modify(long double score, Site at) const override { return run(score, at); }
   bool hides(Site at) const override { return drops(m_, at); }
+  Derivatives derive(float score, Site at) const override { return turn(score, at); }
+  Derivatives derive(double score, Site at) const override { return turn(score, at); }
+  Derivatives derive(long double score, Site at) const override { return turn(score, at); }
 
  private:
+  template <class Real> Derivatives turn(Real score, Site at) const {
+    constexpr int kVariables = 1 + detail::reads<M>();
+    detail::DualReader<Real, kVariables> read;
+    Dual<Real, kVariables> x(score);
+    x.d[0] = 1;
+    const auto y = detail::apply<M, Dual<Real, kVariables>>(m_, x, at, read);
+    Derivatives d{y.d[0], {}};
+    for (int n = 0; n < read.count; ++n)
+      d.by_read.push_back({read.sources[size_t(n)].parameter->name, read.sources[size_t(n)].index, y.d[size_t(n) + 1]});
+    return d;
+  }
   template <class Real> Real run(Real score, Site at) const {
     detail::Reader<Real> read;
     return detail::apply<M, Real>(m_, score, at, read);
@@ -67,6 +81,9 @@ class OwnPass final : public Modifier {
     pass_.hide(pair.sites, visible);
     return !visible[0];
   }
+  Derivatives derive(float score, Site at) const override { return turn(score, at); }
+  Derivatives derive(double score, Site at) const override { return turn(score, at); }
+  Derivatives derive(long double score, Site at) const override { return turn(double(score), at); }
 
  private:
   static constexpr int kLanes = 8;
@@ -91,6 +108,16 @@ class OwnPass final : public Modifier {
     pass_.forward(Tile<Real>{pair.sites, values});
     return values[0];
   }
+  /// By the score alone: what its tensors get is compared with differences.
+  template <class Real> Derivatives turn(Real score, Site at) const {
+    const OnePair pair(at);
+    Real before[kLanes], gradient[kLanes];
+    std::fill(before, before + kLanes, score);
+    std::fill(gradient, gradient + kLanes, Real(1));
+    const std::vector<double*> nowhere(8, nullptr);
+    pass_.backward(Tile<const Real>{pair.sites, before}, Tile<Real>{pair.sites, gradient}, nowhere);
+    return {gradient[0], {}};
+  }
   const passes::Score& pass_;
 };
 
@@ -110,7 +137,8 @@ std::shared_ptr<const passes::Pattern> specification_of(const std::shared_ptr<co
 
 std::unique_ptr<Modifier> modifier_of(const passes::Score& pass, const Inputs& in, passes::Arena& arena) {
   std::unique_ptr<Modifier> found;
-  const bool built_in = is<SoftCap>(pass, in, found) || is<Alibi>(pass, in, found) || is<Bias>(pass, in, found);
+  const bool built_in = is<SoftCap>(pass, in, found) || is<SoftCaps>(pass, in, found) || is<Scales>(pass, in, found) ||
+                        is<Alibi>(pass, in, found) || is<Bias>(pass, in, found);
   return built_in ? std::move(found) : std::make_unique<OwnPass>(pass, in, arena);
 }
 

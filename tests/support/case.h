@@ -24,10 +24,13 @@ struct Case {
 
   double scale = 0;  // 0: not set
   double softcap = 0;
+  bool softcaps = false, scales = false;
   bool alibi = false, bias = false, bias_hides = false;
   bool sinks = false, zero_key = false;
-  int mask_axes = 15;    // bit n: axis n of masks and bias has its full size, else 1
-  double magnitude = 1;  // of queries and keys
+  double dropout = 0;
+  bool dropout_keep = false;  // a tensor says what is kept, else a seed
+  int mask_axes = 15;         // bit n: axis n of masks and bias has its full size, else 1
+  double magnitude = 1;       // of queries and keys
   unsigned seed = 1;
 
   int query_heads() const { return key_heads * group; }
@@ -40,12 +43,14 @@ struct Case {
     if (keep_mask) a.visible(KeepMask{});
     if (ignore_mask) a.visible(IgnoreMask{});
     if (softcap != 0) a.score(SoftCap{softcap});
+    if (softcaps) a.score(SoftCaps{});
+    if (scales) a.score(Scales{});
     if (alibi) a.score(Alibi{});
     if (bias) a.score(Bias{});
     if (scale != 0) a.scale(scale);
     if (sinks) a.weights(SinkSoftmax{});
     if (tiled) a.heads(HeadMapping::kTiled);
-    return a.zero_key(zero_key).align(align);
+    return a.zero_key(zero_key).dropout(dropout).align(align);
   }
 };
 
@@ -76,8 +81,9 @@ inline std::ostream& operator<<(std::ostream& s, const Case& c) {
   QKV_FIELD(window), QKV_FIELD(left), QKV_FIELD(right), QKV_FIELD(align), QKV_FIELD(key_lengths),
       QKV_FIELD(query_offset);
   QKV_FIELD(key_start), QKV_FIELD(documents), QKV_FIELD(keep_mask), QKV_FIELD(ignore_mask), QKV_FIELD(mask_axes);
-  QKV_FIELD(scale), QKV_FIELD(softcap), QKV_FIELD(alibi), QKV_FIELD(bias), QKV_FIELD(bias_hides), QKV_FIELD(sinks);
-  QKV_FIELD(zero_key), QKV_FIELD(magnitude), QKV_FIELD(seed);
+  QKV_FIELD(scale), QKV_FIELD(softcap), QKV_FIELD(softcaps), QKV_FIELD(scales), QKV_FIELD(alibi), QKV_FIELD(bias),
+      QKV_FIELD(bias_hides), QKV_FIELD(sinks);
+  QKV_FIELD(zero_key), QKV_FIELD(dropout), QKV_FIELD(dropout_keep), QKV_FIELD(magnitude), QKV_FIELD(seed);
 #undef QKV_FIELD
   return s << " }";
 }
@@ -92,7 +98,7 @@ class Example {
   Case shape;
   Attention attention;
   Tensor query, key, value;
-  Tensor keep_mask, ignore_mask, bias, alibi_slopes, sinks, query_documents, key_documents;
+  Tensor keep_mask, ignore_mask, bias, alibi_slopes, sinks, query_documents, key_documents, dropout_keep;
   Tensor key_lengths, query_offset, key_start, cumulative_query_lengths, cumulative_key_lengths;
   std::vector<Parameters> parameters;
 
@@ -122,8 +128,10 @@ class Example {
               .key_lengths = key_lengths.as<int32_t>(),
               .query_offset = query_offset.as<int32_t>(),
               .key_start = key_start.as<int32_t>(),
+              .dropout_keep = dropout_keep.view(),
               .cumulative_query_lengths = cumulative_query_lengths.as<int32_t>(),
               .cumulative_key_lengths = cumulative_key_lengths.as<int32_t>()};
+    if (shape.dropout > 0 && !dropout_keep) in.dropout_seed = 0x9E3779B97F4A7C15u * shape.seed;
     for (const auto& p : parameters) in.parameters.push_back({p.name, p.tensor.view()});
     return in;
   }
@@ -170,6 +178,8 @@ class Example {
     const Case& c = shape;
     if (c.keep_mask) keep_mask = Tensor(DType::kBool, matrix_shape(), c.placement).coins(c.seed * 10 + 4, 0.7);
     if (c.ignore_mask) ignore_mask = Tensor(DType::kBool, matrix_shape(), c.placement).coins(c.seed * 10 + 5, 0.2);
+    if (c.dropout > 0 && c.dropout_keep)
+      dropout_keep = Tensor(DType::kBool, matrix_shape(), c.placement).coins(c.seed * 10 + 11, 1 - c.dropout);
     if (c.documents) {
       auto id = [&](int64_t, int64_t i, int64_t, int64_t) { return c.seed % 2 ? i / 5 % 4 : uniform(0, 2); };
       query_documents = Tensor(DType::kInt32, {c.batch, c.queries}).fill(id);
@@ -190,6 +200,14 @@ class Example {
         return 0.3 / double(h + 1);
       });
     }
+    const auto of_heads = [&](std::string_view name, double first, double step) {
+      parameters.push_back(
+          {name, Tensor(kinds[1 + c.seed % 2], {c.query_heads()}).fill([=](int64_t h, int64_t, int64_t, int64_t) {
+             return first + step * double(h);
+           })});
+    };
+    if (c.softcaps) of_heads("softcaps", 0.8, 0.7);
+    if (c.scales) of_heads("scales", 1.3, -0.4);
     if (c.sinks) sinks = Tensor(kinds[1 + c.seed / 2 % 2], {c.query_heads()}).normal(c.seed * 10 + 7);
     auto numbers = [&](int64_t n, int first, int last) {
       return Tensor(DType::kInt32, {n}).fill([&](int64_t, int64_t, int64_t, int64_t) { return uniform(first, last); });

@@ -1,51 +1,37 @@
 // qkv bench: what this machine can do, and how much of that attention gets.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <functional>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "qkv/bench_work.h"
 #include "qkv/commands.h"
 #include "qkv/error.h"
 #include "qkv/fold.h"
 #include "qkv/machine.h"
 #include "qkv/table.h"
 #include "qkv/watch.h"
-#include "reference/oracle.h"
 
 namespace qkv::cli {
 namespace {
 
 constexpr const char* kExamples = R"(Examples:
-  qkv bench                      (this machine's peak and bandwidth, then prefill and decode on usual shapes)
+  qkv bench                      (this machine's peak and bandwidth, then attention on usual shapes)
+  qkv bench --only backward      (gradients; "training" is forward and backward)
   qkv bench --threads 1,2 --json
   qkv bench --quick              (one long sequence, a few seconds)
 
-Rates count 4 * D operations for every visible pair of query and key. "of peak" and "of read" are medians over samples of 20 ms
-and more; each is compared with the machine's rate just before and after it, so that they hold on a shared machine too. A few
-rows of every shape are compared with the oracle in long double before the clock starts.)";
+Rates count 4 * D operations for every visible pair of query and key, and 10 * D for its gradients. "of peak" and "of read" are
+medians over samples of 20 ms and more; each is compared with the machine's rate just before and after it, so that they hold on
+a shared machine too. A few rows of every shape, and the gradients of a loss by them, are compared with the oracle in long double
+before the clock starts.)";
 
-struct Shape {
-  const char* name;
-  int batch, heads, key_heads, queries, keys, dim;
-  bool causal;
-  bool decode() const { return queries == 1; }
-};
-constexpr Shape kShapes[] = {{"512", 1, 8, 8, 512, 512, 64, false},
-                             {"BERT 4x12x128", 4, 12, 12, 128, 128, 64, false},
-                             {"2048", 1, 8, 8, 2048, 2048, 64, false},
-                             {"2048 D=128", 1, 8, 8, 2048, 2048, 128, false},
-                             {"2048 causal", 1, 8, 8, 2048, 2048, 64, true},
-                             {"8192", 1, 8, 8, 8192, 8192, 64, false},
-                             {"8192 causal", 1, 8, 8, 8192, 8192, 64, true},
-                             {"decode 32 heads, 4096", 1, 32, 32, 1, 4096, 128, false},
-                             {"decode 32/8 heads, 16384", 1, 32, 8, 1, 16384, 128, false}};
+constexpr const char* kWorkNames[] = {"forward", "backward", "training"};
 
 struct Options {
   std::vector<int> threads;
@@ -80,43 +66,6 @@ struct Yardstick {
   }
 };
 
-struct Tensors {
-  explicit Tensors(const Shape& s)
-      : query(size(s.heads, s.queries, s)), key(size(s.key_heads, s.keys, s)), value(key.size()), out(query.size()) {
-    std::mt19937 generator(1);
-    std::uniform_real_distribution<float> uniform(-1, 1);
-    for (auto* tensor : {&query, &key, &value})
-      for (float& x : *tensor) x = uniform(generator);
-    inputs = {.query = View<float>(query.data(), {s.batch, s.heads, s.queries, s.dim}),
-              .key = View<float>(key.data(), {s.batch, s.key_heads, s.keys, s.dim}),
-              .value = View<float>(value.data(), {s.batch, s.key_heads, s.keys, s.dim})};
-    result = View<float>(out.data(), {s.batch, s.heads, s.queries, s.dim});
-  }
-  static size_t size(int heads, int length, const Shape& s) {
-    return size_t(s.batch) * size_t(heads) * size_t(length) * size_t(s.dim);
-  }
-
-  std::vector<float> query, key, value, out;
-  Inputs inputs;
-  View<float> result;
-};
-
-/// The largest difference to the oracle in a few rows, relative to the largest value. Throws where that is no rounding error.
-double check_rows(const Shape& s, const Attention& a, const Tensors& t) {
-  const reference::Problem problem(a, t.inputs);
-  double worst = 0, largest = 0;
-  for (const int row : {0, s.queries / 3, s.queries - 1}) {
-    const auto right = reference::oracle(problem, s.batch - 1, s.heads - 1, row);
-    for (int e = 0; e < s.dim; ++e) {
-      worst = std::max(worst, std::abs(right.out[size_t(e)] - double(t.result(s.batch - 1, s.heads - 1, row, e))));
-      largest = std::max(largest, std::abs(right.out[size_t(e)]));
-    }
-  }
-  if (!(worst <= 1e-5 * largest))
-    throw Error(fmt::format("{}: the result is {:.1e} off the oracle, more than rounding explains", s.name, worst));
-  return worst / largest;
-}
-
 /// Samples of at least 20 ms, with a look at the machine before and after each: on a shared machine the speed of everything
 /// changes from second to second, the share does not.
 void take_samples(Result& r, double seconds, Executor& executor, Yardstick& best, const std::function<void()>& run) {
@@ -144,18 +93,16 @@ void take_samples(Result& r, double seconds, Executor& executor, Yardstick& best
 }
 
 Result run_shape(const Shape& s, Executor& executor, double seconds, Yardstick& best) {
-  Tensors t(s);
-  Attention a;
-  if (s.causal) a.visible(Causal{});
   Workspace workspace;
   const Call call{&executor, &workspace, {}};
-  const Path path = find_path(a, t.inputs, call);
-  Result r{&s, executor.concurrency(), {}, {}, {}, 0, 0, 0, path.kernel + " on " + path.instruction_set};
-  r.operations = 4.0 * double(path.visible_pairs) * s.dim;
-  r.bytes = 4.0 * double(t.key.size() + t.value.size());
-  forward(a, t.inputs, {.out = t.result}, call);
-  r.worst_error = check_rows(s, a, t);
-  take_samples(r, seconds, executor, best, [&] { forward(a, t.inputs, {.out = t.result}, call); });
+  Bench bench(s, call);
+  const char* kernel = s.work == Work::kForward ? bench.path().kernel.c_str() : kWorkNames[size_t(s.work)];
+  Result r{
+      &s, executor.concurrency(), {}, {}, {}, 0, 0, 0, fmt::format("{} on {}", kernel, bench.path().instruction_set)};
+  r.operations = bench.operations();
+  r.bytes = bench.bytes();
+  r.worst_error = bench.check();
+  take_samples(r, seconds, executor, best, [&] { bench.run(); });
   return r;
 }
 
@@ -171,6 +118,7 @@ nlohmann::json json_of(const Result& r) {
         {"keys", s.keys},
         {"head_dim", s.dim},
         {"causal", s.causal}}},
+      {"work", kWorkNames[size_t(s.work)]},
       {"threads", r.threads},
       {"path", r.path},
       {"runs", r.runs.size()},
@@ -201,12 +149,26 @@ void add_row(Table& table, const Result& r) {
 
 std::vector<const Shape*> chosen(const Options& o) {
   std::vector<const Shape*> shapes;
-  for (const Shape& s : kShapes)
+  for (const Shape& s : bench_shapes())
     if (o.quick ? std::string_view(s.name) == "8192 causal"
                 : std::string_view(s.name).find(o.only) != std::string_view::npos)
       shapes.push_back(&s);
   if (shapes.empty()) throw OptionError(fmt::format("no shape has '{}' in its name", o.only));
   return shapes;
+}
+
+/// How much longer the shape with dropout takes than the one without, where both were run.
+std::string cost_of_dropout(const std::vector<Result>& results) {
+  for (const Result& with : results)
+    for (const Result& without : results) {
+      if (with.shape->extra != Extra::kDropout || without.shape->work != Work::kTraining ||
+          without.shape->extra != Extra::kNone)
+        continue;
+      const double longer = median(without.peak_share) / median(with.peak_share) - 1;
+      return fmt::format("Dropout adds {:.0f} % to forward and backward of \"{}\".\n", 100 * longer,
+                         without.shape->name);
+    }
+  return {};
 }
 
 Answer bench(const Options& o, Progress& progress) {
@@ -241,7 +203,7 @@ Answer bench(const Options& o, Progress& progress) {
                  {"GB/s", Side::kRight, Narrow::kFirst},
                  {"of read", Side::kRight, Narrow::kDrop}});
     for (const Result& r : results) add_row(table, r);
-    text += table.text(screen);
+    text += table.text(screen) + fold(cost_of_dropout(results), screen);
   }
   return {o.json ? report.dump(2) + "\n" : text};
 }

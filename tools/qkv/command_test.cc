@@ -58,14 +58,16 @@ TEST_F(Command, WrongUseIsCodeTwoAndOneLine) {
 
 TEST_F(Command, AMaskOfUnclearMeaningIsRefusedUnlessAnotherIsGiven) {
   const Array q(DType::kFloat32, {1, 1, 2, 2}), mask(DType::kInt64, {1, 2}), keep(DType::kBool, {1, 1, 2, 2});
-  write_npz(file("m.npz"), std::vector<NamedTensor>{{"q", q.view()}, {"k", q.view()}, {"v", q.view()}, {"attention_mask", mask.view()}});
+  write_npz(file("m.npz"), std::vector<NamedTensor>{
+                               {"q", q.view()}, {"k", q.view()}, {"v", q.view()}, {"attention_mask", mask.view()}});
   write_npy(file("keep.npy"), keep.view());
   expect_refusal("attend " + file("m.npz") + " --quiet -o " + file("x.npz"), 2, "does not say what true means");
   EXPECT_EQ(run("attend " + file("m.npz") + " --keep-mask " + file("keep.npy") + " -o " + file("x.npz")).code, 0);
 }
 
 TEST_F(Command, OutputToAClosedStreamIsAFailure) {
-  for (const std::string& arguments : {"see " + kSample + " --layer 4 --head 7", std::string("--help"), std::string("completion bash")}) {
+  for (const std::string& arguments :
+       {"see " + kSample + " --layer 4 --head 7", std::string("--help"), std::string("completion bash")}) {
     const int status = std::system((std::string(QKV_COMMAND) + " " + arguments + " >&- 2>" + file("err")).c_str());
     EXPECT_EQ(WEXITSTATUS(status), 1) << arguments;
     EXPECT_THAT(io::bytes_of(file("err")), ::testing::HasSubstr("standard output cannot be written"));

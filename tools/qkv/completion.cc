@@ -156,9 +156,8 @@ void add_completion(CLI::App& app, Run& run) {
   command->add_option("SHELL", o.shell, "which shell")->required()->check(CLI::IsMember({"bash"}));
   command->add_option("WORDS", o.words, "behind --: instead of the script, what the last of these words can become");
   command->add_flag("--json", o.json, "the script, or the words, as JSON");
-  command->callback([options, &app, &run] {
-    run = [options, &app](Watch&) -> Answer { return {answer(app, *options)}; };
-  });
+  command->callback(
+      [options, &app, &run] { run = [options, &app](Watch&) -> Answer { return {answer(app, *options)}; }; });
 }
 
 }  // namespace qkv::cli

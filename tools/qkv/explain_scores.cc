@@ -108,7 +108,8 @@ void Page::masks() {
       line(fmt::format("   {} of the others {}{}", count, r == kVisible ? "are " : "are hidden by ",
                        safe_line(e_.rules[r])));
   }
-  if (e_.missing_keys > 0) line(fmt::format("   {} past the length: no such key",
+  if (e_.missing_keys > 0)
+    line(fmt::format("   {} past the length: no such key",
                      e_.missing_keys == 1 ? "1 column is" : fmt::format("{} columns are", e_.missing_keys)));
 }
 

@@ -25,7 +25,8 @@ template <class T> T number_of(std::string_view text, std::string_view option) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc::result_out_of_range)
-    throw OptionError(fmt::format("{}: expected a number of at most {}, got {}", option, std::numeric_limits<T>::max(), text));
+    throw OptionError(
+        fmt::format("{}: expected a number of at most {}, got {}", option, std::numeric_limits<T>::max(), text));
   if (error != std::errc() || end != text.data() + text.size())
     throw OptionError(fmt::format("{}: expected a whole number, got '{}'", option, text));
   return value;
@@ -113,7 +114,8 @@ class Maker {
   void queries_keys_values() {
     Inputs& in = problem_.inputs;
     if (makes_projections()) return projections();
-    if (option("heads") != nullptr) throw OptionError("--heads: it cuts x wq into heads; q, k and v have theirs already");
+    if (option("heads") != nullptr)
+      throw OptionError("--heads: it cuts x wq into heads; q, k and v have theirs already");
     for (const char* name : {"q", "k"}) expect(name);  // before the first of them is read
     in.query = needed("q");
     in.key = needed("k");

@@ -41,7 +41,8 @@ inline std::vector<testing::Case> small_cases() {
       c.batch = 2, c.key_heads = 2, c.group = 2, c.queries = 11, c.keys = 13, c.head_dim = 5, c.value_dim = 3;
       c.seed = ++seed;
       option.set(c);
-      cases.push_back(c);
+      // Commands do not train, and read no tensors of other names.
+      if (c.dropout == 0 && !c.softcaps && !c.scales) cases.push_back(c);
     }
   }
   return cases;

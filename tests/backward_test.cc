@@ -1,0 +1,392 @@
+// What backward() promises beside right numbers: what has no influence, what may be asked for, what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/backward.h"
+#include "tests/support/message.h"
+#include "tests/support/options.h"
+
+namespace qkv::testing {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+Case medium(unsigned seed = 1) {
+  return {.dtype = kFloatTypes[seed % 4],
+          .batch = 2,
+          .group = 2,
+          .queries = 61,
+          .keys = 213,
+          .head_dim = 9,
+          .value_dim = 10,
+          .seed = seed};
+}
+template <class F> void each_option(F f) {
+  unsigned seed = 0;
+  for (const Option& option : options()) {
+    Case c = medium(++seed);
+    option.set(c);
+    std::ostringstream trace;
+    trace << option.name << ", " << c;
+    SCOPED_TRACE(trace.str());
+    f(c);
+  }
+}
+
+/// Row i of head h of entry b, of a tensor that may be packed by these lengths.
+double at(const Example& e, const Tensor& t, const Tensor& starts, int64_t b, int64_t h, int64_t i, int64_t d) {
+  return element(e, t, b, h, (e.shape.packed ? int64_t(starts.get(b)) : 0) + i, d);
+}
+
+bool same(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+TEST(Backward, HiddenKeysAndValuesHaveNoInfluence) {
+  each_option([](const Case& c) {
+    const Example clean(c);
+    const Inputs in = clean.inputs();
+    const reference::Problem problem(clean.attention, in);
+    const Loss by(clean);
+    const Slopes before = slopes(clean, by);
+    for (const int64_t b : {0, 1})
+      for (const int64_t j : {int64_t{0}, problem.columns(b) / 2, problem.columns(b) - 1}) {
+        if (j < 0 || j >= problem.columns(b)) continue;
+        Example spoilt = clean;
+        const int64_t row = (c.packed ? int64_t(clean.cumulative_key_lengths.get(b)) : 0) + j;
+        for (Tensor* t : {&spoilt.key, &spoilt.value})
+          for (int64_t d = 0; d < (t == &spoilt.key ? c.head_dim : c.value_dim); ++d)
+            c.packed ? t->set(kNan, row, 0, d) : t->set(kNan, b, 0, row, d);
+        const Slopes after = slopes(spoilt, by);
+        bool seen_by_any = false;
+        for (int64_t h = 0; h < c.query_heads(); ++h)
+          for (int64_t i = 0; i < problem.queries(b); ++i) {
+            const bool sees = problem.sees(problem.site(b, h, i, j));
+            seen_by_any |= sees;
+            for (int64_t d = 0; d < c.head_dim && !sees; ++d)
+              ASSERT_TRUE(same(at(clean, before.dquery, clean.cumulative_query_lengths, b, h, i, d),
+                               at(clean, after.dquery, clean.cumulative_query_lengths, b, h, i, d)))
+                  << "dquery " << b << " " << h << " " << i << ", key " << j;
+          }
+        if (seen_by_any) continue;
+        EXPECT_TRUE(same_bits(before, after)) << "key " << j << " of entry " << b;
+      }
+  });
+}
+
+TEST(Backward, AQueryThatIsNoNumberSpoilsTheKeysThatItSeesAndNoOther) {
+  each_option([](const Case& c) {
+    const Example clean(c);
+    const Inputs in = clean.inputs();
+    const reference::Problem problem(clean.attention, in);
+    const Loss by(clean);
+    const Slopes before = slopes(clean, by);
+    const int64_t b = 0, h = 1;
+    for (const int64_t i : {int64_t{0}, problem.queries(b) / 2}) {
+      if (i >= problem.queries(b)) continue;
+      for (const double bad : {kNan, kInf}) {
+        Example spoilt = clean;
+        for (int64_t d = 0; d < c.head_dim; ++d)
+          c.packed ? spoilt.query.set(bad, i, h, d) : spoilt.query.set(bad, b, h, i, d);
+        const Slopes after = slopes(spoilt, by);
+        for (int64_t j = 0; j < problem.columns(b); ++j) {
+          if (problem.sees(problem.site(b, h, i, j))) continue;
+          for (int64_t d = 0; d < c.head_dim; ++d)
+            ASSERT_TRUE(same(at(clean, before.dkey, clean.cumulative_key_lengths, b, 0, j, d),
+                             at(clean, after.dkey, clean.cumulative_key_lengths, b, 0, j, d)))
+                << "dkey " << j << ", query " << i << " is " << bad;
+          for (int64_t d = 0; d < c.value_dim; ++d)
+            ASSERT_TRUE(same(at(clean, before.dvalue, clean.cumulative_key_lengths, b, 0, j, d),
+                             at(clean, after.dvalue, clean.cumulative_key_lengths, b, 0, j, d)))
+                << "dvalue " << j << ", query " << i << " is " << bad;
+        }
+        for (int64_t other = 0; other < problem.queries(b); ++other)
+          for (int64_t d = 0; d < c.head_dim && other != i; ++d)
+            ASSERT_TRUE(same(at(clean, before.dquery, clean.cumulative_query_lengths, b, h, other, d),
+                             at(clean, after.dquery, clean.cumulative_query_lengths, b, h, other, d)))
+                << "dquery " << other;
+      }
+    }
+  });
+}
+
+TEST(Backward, RowsWithoutAVisibleKeyGiveAndGetExactZeros) {
+  Case c = medium();
+  c.dtype = DType::kFloat32;
+  c.keep_mask = c.sinks = true;
+  Example e(c);
+  e.keep_mask.each([&](int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (i % 3 == 0) e.keep_mask.set(0, b, h, i, j);
+  });
+  Loss by(e);
+  const Slopes clean = slopes(e, by);
+  by.dout.each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
+    if (i % 3 == 0) by.dout.set(kNan, b, h, i, d);
+  });
+  const Slopes got = slopes(e, by);
+  EXPECT_TRUE(same_bits(clean, got));
+  got.dquery.each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
+    EXPECT_TRUE(i % 3 != 0 || same(got.dquery.get(b, h, i, d), 0.0)) << i;
+  });
+}
+
+TEST(Backward, OfABatchEntryIsTheSameAlone) {
+  each_option([](const Case& c) {
+    if (c.packed || c.bias || c.alibi || c.sinks || c.softcaps || c.scales)
+      return;  // their gradients are sums over the batch
+    const Example e(c);
+    const Loss by(e);
+    const Left left(e);
+    Slopes all(e, Placement::kContiguous);
+    backward(e.attention, e.inputs(), left.upstream(by), all.views());
+    for (int64_t b = 0; b < (e.inputs().dropout_seed ? 1 : c.batch); ++b) {
+      const auto entry = [b](auto view) { return view && view.shape[0] > 1 ? slice(view, 0, b, b + 1) : view; };
+      Inputs in = e.inputs();
+      in.query = entry(in.query), in.key = entry(in.key), in.value = entry(in.value);
+      in.keep_mask = entry(in.keep_mask), in.ignore_mask = entry(in.ignore_mask),
+      in.dropout_keep = entry(in.dropout_keep);
+      in.query_documents = entry(in.query_documents), in.key_documents = entry(in.key_documents);
+      in.key_lengths = entry(in.key_lengths), in.query_offset = entry(in.query_offset),
+      in.key_start = entry(in.key_start);
+      Upstream up = left.upstream(by);
+      for (auto* v : {&up.out, &up.lse, &up.dout, &up.dlse, &up.row_max, &up.row_sum}) *v = entry(*v);
+      Slopes alone(e, Placement::kContiguous);
+      backward(e.attention, in, up,
+               {.dquery = slice(alone.dquery.view(), 0, 0, 1),
+                .dkey = slice(alone.dkey.view(), 0, 0, 1),
+                .dvalue = slice(alone.dvalue.view(), 0, 0, 1)});
+      for (const auto& [x, y] :
+           {std::pair{&all.dquery, &alone.dquery}, {&all.dkey, &alone.dkey}, {&all.dvalue, &alone.dvalue}})
+        EXPECT_TRUE(same_bits(slice(x->view(), 0, b, b + 1), slice(y->view(), 0, 0, 1))) << "entry " << b;
+    }
+  });
+}
+
+TEST(Backward, AskingForLessChangesNoBitOfTheRest) {
+  each_option([](const Case& c) {
+    const Example e(c);
+    const Loss by(e);
+    const Left left(e);
+    Slopes all(e, Placement::kContiguous), some(e, Placement::kContiguous);
+    backward(e.attention, e.inputs(), left.upstream(by), all.views());
+    for (const auto wanted : {&Gradients::dquery, &Gradients::dkey, &Gradients::dvalue, &Gradients::dbias,
+                              &Gradients::dalibi_slopes, &Gradients::dsinks}) {
+      Gradients one;
+      one.*wanted = some.views().*wanted;
+      backward(e.attention, e.inputs(), left.upstream(by), one);
+    }
+    for (const NamedGradient& p : some.views().dparameters)
+      backward(e.attention, e.inputs(), left.upstream(by), {.dparameters = {p}});
+    EXPECT_TRUE(same_bits(all, some));
+  });
+}
+
+TEST(Backward, AddsToWhatIsThereWhereAsked) {
+  each_option([](Case c) {
+    c.dtype = DType::kFloat64;
+    const Example e(c);
+    const Loss by(e);
+    const Left left(e);
+    Slopes once(e, Placement::kContiguous), twice(e, Placement::kContiguous);
+    backward(e.attention, e.inputs(), left.upstream(by), once.views());
+    backward(e.attention, e.inputs(), left.upstream(by), twice.views());
+    Gradients more = twice.views();
+    more.add = true;
+    backward(e.attention, e.inputs(), left.upstream(by), more);
+    const auto expect_double = [](std::string_view name, const Tensor& x, const Tensor& y) {
+      x.each([&](int64_t a, int64_t b, int64_t i, int64_t d) {
+        ASSERT_NEAR(2 * x.get(a, b, i, d), y.get(a, b, i, d), 1e-12 * (1 + std::abs(y.get(a, b, i, d)))) << name;
+      });
+    };
+    expect_double("dquery", once.dquery, twice.dquery);
+    expect_double("dkey", once.dkey, twice.dkey);
+    expect_double("dvalue", once.dvalue, twice.dvalue);
+    once.each_parameter([&](std::string_view name, const Tensor& x) {
+      twice.each_parameter([&](std::string_view other, const Tensor& y) {
+        if (name == other) expect_double(name, x, y);
+      });
+    });
+  });
+}
+
+TEST(Backward, FromLogSumExpAloneIsAsCloseAsItAllows) {
+  each_option([](Case c) {
+    c.dtype = DType::kFloat32;
+    c.magnitude = 3;
+    const Example e(c);
+    const Loss by(e);
+    const Slopes exact = slopes(e, by), rough = slopes(e, by, {}, Placement::kContiguous, Sums::kOnlyLse);
+    // Scores reach some tens: a weight is off by that many eps of itself, so every gradient by some of the largest.
+    for (const auto& [x, y] :
+         {std::pair{&exact.dquery, &rough.dquery}, {&exact.dkey, &rough.dkey}, {&exact.dvalue, &rough.dvalue}}) {
+      double largest = 0, difference = 0;
+      x->each([&](int64_t a, int64_t b, int64_t i, int64_t d) {
+        largest = std::max(largest, std::abs(x->get(a, b, i, d)));
+        difference = std::max(difference, std::abs(x->get(a, b, i, d) - y->get(a, b, i, d)));
+      });
+      EXPECT_LE(difference, 1e-4 * largest);
+    }
+  });
+}
+
+TEST(Backward, IsFiniteWhereTheMathematicsIs) {
+  const auto expect_finite = [](const Example& e) {
+    const Loss by(e);
+    const Left left(e);
+    const ExpectedSlopes expected(e, by, left);
+    Slopes got(e, Placement::kContiguous);
+    backward(e.attention, e.inputs(), left.upstream(by), got.views());
+    EXPECT_TRUE(expected.within_bound(e, got)) << e.shape;
+  };
+  Case c{.queries = 20, .keys = 30, .head_dim = 8, .value_dim = 8};
+  for (const DType type : kFloatTypes) {
+    c.dtype = type;
+    Case huge = c;
+    huge.magnitude = type == DType::kFloat16 ? 60 : 100;  // scores of 1e4
+    expect_finite(Example(huge));
+    Example equal(c);
+    equal.query.fill(1.0), equal.key.fill(2.0);
+    expect_finite(equal);
+    Case one = c;
+    one.keys = 1;
+    expect_finite(Example(one));
+    for (const double sink : {-50.0, 50.0}) {
+      Case with = c;
+      with.sinks = true;
+      Example e(with);
+      e.sinks.fill(sink);
+      expect_finite(e);
+    }
+  }
+}
+
+TEST(Backward, OfTypesAtTheEndOfTheirRange) {
+  Case c{.dtype = DType::kFloat16, .queries = 9, .keys = 11, .head_dim = 4, .value_dim = 4};
+  Example e(c);
+  e.value.each([&](int64_t a, int64_t b, int64_t i, int64_t d) { e.value.set(i % 2 ? 65504 : -65504, a, b, i, d); });
+  Loss by(e);
+  by.dout.each(
+      [&](int64_t a, int64_t b, int64_t i, int64_t d) { by.dout.set(by.dout.get(a, b, i, d) * 0.01, a, b, i, d); });
+  const Slopes got = slopes(e, by);
+  for (const Tensor* t : {&got.dquery, &got.dkey, &got.dvalue})
+    t->each([&](int64_t a, int64_t b, int64_t i, int64_t d) { EXPECT_TRUE(std::isfinite(t->get(a, b, i, d))); });
+}
+
+/// Keeps what it sees of every pair.
+struct Recorder {
+  Tensor* seen;
+  void see(double x, Site at) { seen->set(x, at.batch, at.head, at.row, at.column); }
+  void join(const Recorder&) {}
+};
+
+TEST(Backward, GradientsByWeightsAndScoresCanBeObserved) {
+  each_option([](Case c) {
+    c.dtype = DType::kFloat64;
+    const Example e(c);
+    const Inputs in = e.inputs();
+    const reference::Problem problem(e.attention, in);
+    const Loss by(e);
+    const Left left(e);
+    for (const Sums sums : {Sums::kExact, Sums::kOnlyLse}) {
+      Tensor dweight = e.matrix().fill(0), dscore = e.matrix().fill(0), attribution = e.matrix().fill(0);
+      for (const auto& [what, to] : {std::pair{PairGradient::kWeight, &dweight},
+                                     {PairGradient::kScore, &dscore},
+                                     {PairGradient::kAttribution, &attribution}}) {
+        Recorder recorder{to};
+        observe_gradients(e.attention, in, left.upstream(by, sums), what, {recorder});
+      }
+      for (int64_t b = 0; b < c.batch; ++b)
+        for (int64_t h = 0; h < c.query_heads(); ++h)
+          for (int64_t i = 0; i < problem.queries(b); i += 7) {
+            const reference::RowAnswer row = reference::oracle(problem, b, h, i);
+            double delta = -at(e, by.dlse, e.cumulative_query_lengths, b, h, i, 0);
+            for (int64_t d = 0; d < c.value_dim; ++d)
+              delta += at(e, by.dout, e.cumulative_query_lengths, b, h, i, d) * row.out[size_t(d)];
+            for (int64_t j = 0; j < problem.columns(b); ++j) {
+              const Site site = problem.site(b, h, i, j);
+              double right = 0;
+              if (problem.sees(site)) {
+                const std::vector<double> value = problem.value(b, h, j);
+                for (int64_t d = 0; d < c.value_dim; ++d)
+                  right += at(e, by.dout, e.cumulative_query_lengths, b, h, i, d) * value[size_t(d)];
+                right *= problem.dropout(site);
+              }
+              const double weight = row.weights[size_t(j)];
+              ASSERT_NEAR(dweight.get(b, h, i, j), right, 1e-9) << b << h << i << " " << j;
+              ASSERT_NEAR(dscore.get(b, h, i, j), weight * (right - delta), 1e-9) << b << h << i << " " << j;
+              ASSERT_NEAR(attribution.get(b, h, i, j), weight * right, 1e-9) << b << h << i << " " << j;
+            }
+          }
+    }
+  });
+}
+
+TEST(Backward, OfEmptyTensors) {
+  for (const auto& [queries, keys, dim, value] :
+       {std::tuple{0, 5, 3, 2}, {5, 0, 3, 2}, {5, 6, 0, 2}, {5, 6, 3, 0}, {0, 0, 0, 0}}) {
+    const Example e({.batch = 2, .queries = queries, .keys = keys, .head_dim = dim, .value_dim = value, .sinks = true});
+    const Loss by(e);
+    const Slopes got = slopes(e, by);
+    for (const Tensor* t : {&got.dquery, &got.dkey, &got.dvalue})
+      t->each([&](int64_t a, int64_t b, int64_t i, int64_t d) { EXPECT_FALSE(std::isnan(t->get(a, b, i, d))); });
+  }
+}
+
+TEST(Backward, StopsWhenAsked) {
+  const Example e({.queries = 200, .keys = 600, .head_dim = 8, .value_dim = 8});
+  const Loss by(e);
+  const Left left(e);
+  Slopes got(e, Placement::kContiguous);
+  std::stop_source source;
+  source.request_stop();
+  ThreadPool two(2);
+  EXPECT_THROW(
+      backward(e.attention, e.inputs(), left.upstream(by), got.views(), {.executor = &two, .stop = source.get_token()}),
+      Cancelled);
+}
+
+TEST(Backward, SaysWhatIsWrong) {
+  using ::testing::HasSubstr;
+  const Example e({.queries = 3, .keys = 4, .head_dim = 2, .value_dim = 2, .sinks = true});
+  const Loss by(e);
+  const Left left(e);
+  const auto message = [&](auto change) {
+    Slopes s(e, Placement::kContiguous);
+    Upstream up = left.upstream(by);
+    Gradients g = s.views();
+    Tensor wrong(DType::kFloat64, {1, 1, 3, 2}), other(DType::kFloat32, {1, 1, 3, 5});
+    change(up, g, wrong, other);
+    return message_of<ArgumentError>([&] { backward(e.attention, e.inputs(), up, g); });
+  };
+  EXPECT_THAT(message([](auto& up, auto&, auto&, auto&) { up.out = {}; }), HasSubstr("out is missing"));
+  EXPECT_THAT(message([](auto& up, auto&, auto&, auto&) { up.dout = {}; }), HasSubstr("dout is missing"));
+  EXPECT_THAT(message([](auto& up, auto&, auto&, auto&) { up.row_max = {}; }),
+              HasSubstr("row_sum is given without row_max"));
+  EXPECT_THAT(message([](auto& up, auto&, auto&, auto&) { up.row_max = up.row_sum = up.lse = {}; }),
+              HasSubstr("ask forward() for them"));
+  EXPECT_THAT(message([](auto& up, auto&, auto& wrong, auto&) { up.dout = wrong.view(); }),
+              HasSubstr("dout has type float64"));
+  EXPECT_THAT(message([](auto&, auto& g, auto&, auto& other) { g.dquery = other.view(); }),
+              HasSubstr("dquery has shape {1, 1, 3, 5}, expected {1, 1, 3, 2}"));
+  EXPECT_THAT(message([](auto&, auto& g, auto& wrong, auto&) { g.dkey = wrong.view(); }),
+              HasSubstr("dkey has type float64"));
+  EXPECT_THAT(message([](auto&, auto& g, auto&, auto& other) { g.dsinks = other.view(); }),
+              HasSubstr("gradient by sinks"));
+  EXPECT_THAT(message([](auto&, auto& g, auto&, auto& other) { g.dbias = other.view(); }),
+              HasSubstr("no step of the attention reads it"));
+  const Example twice({.queries = 3, .keys = 4, .head_dim = 2, .value_dim = 2, .bias = true});
+  EXPECT_THAT(message_of<OptionError>([&] {
+                Example e2 = twice;
+                e2.attention.score(Bias{});
+                const Loss by2(e2);
+                slopes(e2, by2);
+              }),
+              HasSubstr("two steps of the attention read it"));
+  EXPECT_THAT(message([](auto&, auto& g, auto&, auto&) { g.dvalue = g.dkey; }),
+              HasSubstr("dkey lies in the memory of dvalue"));
+}
+
+}  // namespace
+}  // namespace qkv::testing

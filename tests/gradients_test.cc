@@ -1,0 +1,93 @@
+// Gradients against central differences of forward(), in double on tiny odd shapes: every option and every pair of them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "attention/built_in_policies.h"
+#include "qkv/backward.h"
+#include "tests/support/backward.h"
+#include "tests/support/options.h"
+
+namespace qkv::testing {
+namespace {
+
+Case tiny(unsigned seed = 3) {
+  return {.dtype = DType::kFloat64,
+          .batch = 2,
+          .key_heads = 2,
+          .queries = 5,
+          .keys = 7,
+          .head_dim = 3,
+          .value_dim = 2,
+          .seed = seed};
+}
+
+TEST(Gradients, NoBuiltInPolicyEscapesTheListOfOptions) {
+  const auto name_of = [](const auto& policy) {
+    return policy->about().text.substr(0, policy->about().text.find(':'));
+  };
+  std::set<std::string, std::less<>> used;
+  for (const Option& option : options()) {
+    Case c = tiny();
+    option.set(c);
+    const Attention a = c.attention();
+    for (const auto& p : a.patterns()) used.insert(name_of(p));
+    for (const auto& p : a.scores()) used.insert(name_of(p));
+  }
+  for (const auto& word : built_in_policies().words())
+    EXPECT_TRUE(used.contains(word.name)) << word.name << " is in no option of tests/support/options.h";
+}
+
+TEST(Gradients, AgreeWithCentralDifferencesForEveryPairOfOptions) {
+  for (size_t n = 0; n < options().size(); ++n) {
+    for (size_t m = n; m < options().size(); ++m) {
+      Case c = tiny();
+      options()[n].set(c);
+      options()[m].set(c);
+      if (c.packed) c.key_lengths = false;
+      SCOPED_TRACE(std::string(options()[n].name) + " with " + options()[m].name);
+      Example e(c);
+      expect_slopes(e);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(Gradients, LieWithinTheBoundForEveryOptionInEveryType) {
+  for (const DType type : kFloatTypes)
+    for (const Option& option : options()) {
+      Case c{.dtype = type, .batch = 2, .queries = 51, .keys = 70, .head_dim = 17, .value_dim = 9};
+      option.set(c);
+      SCOPED_TRACE(std::string(name(type)) + " with " + option.name);
+      const Example e(c);
+      const Loss by(e);
+      const Left left(e);
+      const ExpectedSlopes expected(e, by, left);
+      Slopes got(e, Placement::kContiguous);
+      backward(e.attention, e.inputs(), left.upstream(by), got.views());
+      EXPECT_TRUE(expected.within_bound(e, got));
+    }
+}
+
+TEST(Gradients, HaveTheSameBitsForAnyThreadsAndPlacement) {
+  ThreadPool one(1), two(2), three(3), eight(8);
+  for (const Option& option : options()) {
+    Case c{.batch = 2, .key_heads = 2, .queries = 130, .keys = 450, .head_dim = 24, .value_dim = 20};
+    option.set(c);
+    SCOPED_TRACE(option.name);
+    const Example e(c);
+    const Loss by(e);
+    const Slopes once = slopes(e, by, {.executor = &one});
+    for (ThreadPool* pool : {&two, &three, &eight}) EXPECT_TRUE(same_bits(once, slopes(e, by, {.executor = pool})));
+    for (const Placement p : kPlacements) {
+      Case other = c;
+      other.placement = p;
+      const Example placed(other);
+      EXPECT_TRUE(same_bits(once, slopes(placed, Loss(placed, p), {.executor = &two}, p))) << name(p);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv::testing
