@@ -5,7 +5,7 @@
 #include <array>
 #include <string_view>
 
-#include "qkv/attention.h"
+#include "qkv/backward.h"
 #include "run_cases/arrays.h"
 
 namespace run_cases {
@@ -16,12 +16,15 @@ using qkv::DType;
 constexpr std::array<std::string_view, 11> kOptions{"scale",       "align",        "q_offset", "causal",
                                                     "window_left", "window_right", "softcap",  "add_zero_attn",
                                                     "dropout_p",   "training",     "storage"};
-constexpr std::array<std::string_view, 11> kInputs{
-    "shapes", "q", "k", "v", "keep_mask", "bias", "kv_lens", "doc_ids", "sinks", "alibi_slopes", "dropout_keep"};
+constexpr std::array<std::string_view, 12> kInputs{"shapes",       "q",       "k",       "v",     "keep_mask",
+                                                   "bias",         "kv_lens", "doc_ids", "sinks", "alibi_slopes",
+                                                   "dropout_keep", "dout"};
 
 /// The tensors of one call. What an entry does not have is empty.
 struct Tensors {
-  Array query, key, value, keep_mask, bias, sinks, slopes, lengths, offsets, query_documents, key_documents;
+  Array query, key, value, keep_mask, bias, sinks, slopes, lengths, offsets, query_documents, key_documents,
+      dropout_keep;
+  Array dout;
 
   qkv::Inputs inputs() const {
     return {.query = query.view(),
@@ -34,7 +37,8 @@ struct Tensors {
             .query_documents = query_documents.view(),
             .key_documents = key_documents.view(),
             .key_lengths = lengths.as<const int32_t>(),
-            .query_offset = offsets.as<const int32_t>()};
+            .query_offset = offsets.as<const int32_t>(),
+            .dropout_keep = dropout_keep.view()};
   }
 };
 
@@ -76,10 +80,7 @@ qkv::Attention attention_of(const Json& options, const qkv::Inputs& in) {
   return a;
 }
 
-void refuse_active_dropout(const Json& options) {
-  if (option(options, "training", false) && option(options, "dropout_p", 0.0) != 0)
-    throw NotSupported("dropout in training");
-}
+bool drops(const Json& options) { return option(options, "training", false) && option(options, "dropout_p", 0.0) != 0; }
 
 /// The whole of doc_ids belongs to the keys; query i has the document of the key at its position, and none outside.
 void read_documents(const Json& inputs, const Json& options, Tensors& t) {
@@ -113,6 +114,8 @@ void read_rest(const Json& inputs, const Json& options, Tensors& t) {
   t.sinks = read("sinks", DType::kFloat32);
   t.slopes = read("alibi_slopes", DType::kFloat32);
   t.lengths = read("kv_lens", DType::kInt32);
+  if (drops(options)) t.dropout_keep = read("dropout_keep", DType::kBool);
+  if (drops(options) && !t.dropout_keep.view()) throw NotSupported("dropout in training without \"dropout_keep\"");
   if (options.contains("q_offset") && !options.at("q_offset").is_null()) {
     Values offsets = read_values(options.at("q_offset"));
     offsets.shape = {offsets.size()};
@@ -134,18 +137,65 @@ Values mean_over_heads(const Values& weights) {
   return mean;
 }
 
-Answer attend(const Json& options, const qkv::Inputs& in) {
-  refuse_active_dropout(options);
+/// What forward() leaves for a backward pass, and the weights.
+struct Forward {
+  Array out, weights, lse, row_max, row_sum;
+
+  explicit Forward(const qkv::Inputs& in) {
+    const std::vector<int64_t> rows{in.query.shape[0], in.query.shape[1], in.query.shape[2]};
+    out = Array(in.query.dtype, with(rows, in.value.shape[3]));
+    weights = Array(DType::kFloat32, with(rows, in.key.shape[2]));
+    lse = row_max = row_sum = Array(DType::kFloat32, rows);
+  }
+  static std::vector<int64_t> with(std::vector<int64_t> rows, int64_t last) {
+    rows.push_back(last);
+    return rows;
+  }
+  qkv::Outputs outputs() {
+    return {.out = out.view(),
+            .lse = lse.view(),
+            .row_max = row_max.view(),
+            .row_sum = row_sum.view(),
+            .weights = weights.view()};
+  }
+};
+
+Array like(qkv::View<const void> x, DType type) {
+  return x ? Array(type, std::vector<int64_t>(x.shape.begin(), x.shape.begin() + x.rank)) : Array();
+}
+
+/// The gradients by everything that there is.
+void add_gradients(const qkv::Attention& attention, const qkv::Inputs& in, const Forward& f, const Array& dout,
+                   Answer& answer) {
+  std::map<const char*, Array> d{{"dq", like(in.query, in.query.dtype)},
+                                 {"dk", like(in.key, in.key.dtype)},
+                                 {"dv", like(in.value, in.value.dtype)},
+                                 {"dbias", like(in.bias, DType::kFloat32)},
+                                 {"dalibi_slopes", like(in.alibi_slopes, DType::kFloat32)},
+                                 {"dsinks", like(in.sinks, DType::kFloat32)}};
+  qkv::backward(attention, in,
+                {.out = f.out.view(), .dout = dout.view(), .row_max = f.row_max.view(), .row_sum = f.row_sum.view()},
+                {.dquery = d.at("dq").view(),
+                 .dkey = d.at("dk").view(),
+                 .dvalue = d.at("dv").view(),
+                 .dbias = d.at("dbias").view(),
+                 .dalibi_slopes = d.at("dalibi_slopes").view(),
+                 .dsinks = d.at("dsinks").view()});
+  for (auto& [name, gradient] : d) {
+    if (gradient.view()) answer[name] = gradient.values();
+  }
+}
+
+Answer attend(const Json& options, const qkv::Inputs& in, const Array& dout = {}) {
   const qkv::Attention attention = attention_of(options, in);
-  const auto& q = in.query.shape;
-  Array out(in.query.dtype, std::vector<int64_t>{q[0], q[1], q[2], in.value.shape[3]});
-  Array weights(DType::kFloat32, std::vector<int64_t>{q[0], q[1], q[2], in.key.shape[2]});
-  Array lse(DType::kFloat32, std::vector<int64_t>{q[0], q[1], q[2]});
-  qkv::forward(attention, in, {.out = out.view(), .lse = lse.view(), .weights = weights.view()});
-  return {{"out", out.values()},
-          {"weights", weights.values()},
-          {"avg_weights", mean_over_heads(weights.values())},
-          {"lse", lse.values()}};
+  Forward f(in);
+  qkv::forward(attention, in, f.outputs());
+  Answer answer{{"out", f.out.values()},
+                {"weights", f.weights.values()},
+                {"avg_weights", mean_over_heads(f.weights.values())},
+                {"lse", f.lse.values()}};
+  if (dout.view()) add_gradients(attention, in, f, dout, answer);
+  return answer;
 }
 
 /// The view of one tensor of sdpa_strided; every element of it lies in the buffer.
@@ -177,17 +227,20 @@ qkv::View<const void> zeros_of(const std::vector<int64_t>& shape, DType type) {
 
 Answer run_sdpa(const Json& inputs, const Json& options) {
   only_known(options, "option", kOptions);
-  Json without_gradient = inputs;
-  without_gradient.erase("dout");
-  only_known(without_gradient, "input", kInputs);
+  only_known(inputs, "input", kInputs);
   const auto read = [&](const char* key) {
     return Array(storage_of(options),
                  read_values(required(inputs, key), read_shape(required(required(inputs, "shapes"), key))));
   };
   Tensors t;
   t.query = read("q"), t.key = read("k"), t.value = read("v");
+  if (inputs.contains("dout")) {
+    auto shape = t.query.view().shape;
+    shape[3] = t.value.view().shape[3];
+    t.dout = Array(storage_of(options), read_values(inputs.at("dout"), {shape.begin(), shape.end()}));
+  }
   read_rest(inputs, options, t);
-  return attend(options, t.inputs());
+  return attend(options, t.inputs(), t.dout);
 }
 
 Answer run_sdpa_strided(const Json& inputs, const Json& options) {

@@ -22,7 +22,6 @@ struct Counts {
 
 std::string line_of(const run_cases::Outcome& o) {
   if (o.detail.empty()) return fmt::format("{} {}", name(o.verdict), o.id);
-  if (o.verdict == Verdict::kPass) return fmt::format("pass {} ({})", o.id, o.detail);
   return fmt::format("{} {}: {}", name(o.verdict), o.id, o.detail);
 }
 

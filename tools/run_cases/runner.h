@@ -29,7 +29,7 @@ const char* name(Verdict);
 struct Outcome {
   std::string id;
   Verdict verdict;
-  std::string detail;  // why, or a remark beside a pass
+  std::string detail;  // why it is no pass
 };
 
 /// Runs every entry of a parsed file; a malformed one fails. Throws Malformed where the file is no list of entries.
