@@ -31,6 +31,15 @@ void add_tensor_options(CLI::App& command, AttentionOptions& o) {
       ->group(group);
 }
 
+void add_loss_option(CLI::App& command, const std::string& flag, AttentionOptions& o) {
+  command
+      .add_option(
+          "--dout", o.tensors["dout"],
+          "gradient of a loss by out, {B, H, L, Dv}, axes 1 or full: 1 is that of the sum of out; absent: in FILE")
+      ->type_name("TENSOR")
+      ->needs(command.get_option(flag));
+}
+
 void add_attention_options(CLI::App& command, AttentionOptions& o) {
   const char* group = "Attention";
   command

@@ -87,7 +87,7 @@ Problem widened(const Problem& p) {
   wide.sizes = p.sizes;
   wide.packed = p.packed;
   for (View<const void>* x : {&wide.inputs.query, &wide.inputs.key, &wide.inputs.value}) {
-    wide.memory.push_back(to_float64(*x));
+    wide.memory.push_back(to_type(*x, DType::kFloat64));
     *x = wide.memory.back().view();
   }
   return wide;

@@ -26,6 +26,7 @@ constexpr const char* kHelp = R"(Examples:
   qkv explain model.npz --layer 4 --head 7 --query 5           (with tokens from model.json beside it)
   qkv explain --x '1,0;0,1' --wq '1,2;0,1' --wk '1,0;1,1' --wv '2,0;0,1' --heads 1 --weight-layout in_out
   qkv explain model.npz --layer 0 --causal --window 3,0 --json
+  qkv explain --example W1 --backward --dout '1,0;0,1'          (and the steps back from a loss)
   qkv explain scaling --dims 8,64,128,512                      (why scores are divided by sqrt(D))
 
 Steps are computed in float64 and compared with the library at the end: exit code 1 where they are too far apart.)";
@@ -151,6 +152,8 @@ void add_explain(CLI::App& app, Run& run) {
       ->type_name("LIST");
   command->add_option("--top", o.top, "how many keys are shown one by one; of more, the strongest")->type_name("N");
   add_color_option(*command, o.color);
+  command->add_flag("--backward", o.attention.gradients, "also the steps back from a loss: gradients by q, k and v");
+  add_loss_option(*command, "--backward", o.attention);
   command->add_flag("--json", o.json, "all numbers as JSON");
   add_tensor_options(*command, o.attention);
   add_attention_options(*command, o.attention);

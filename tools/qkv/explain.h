@@ -1,8 +1,10 @@
 // The parts of qkv explain.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "qkv/agreement.h"
 #include "qkv/problem.h"
 #include "qkv/progress.h"
 #include "qkv/terminal.h"
@@ -21,7 +23,9 @@ struct KeySteps {
   double weight = 0;
   int distance = 0;  ///< between the positions of query and key
 
-  double score() const { return modified.empty() ? scaled : modified.back(); }
+  double score() const { return before(modified.size()); }
+  /// What the m-th modifier is given.
+  double before(size_t m) const { return m == 0 ? scaled : modified[m - 1]; }
 };
 
 /// A term of the sum that belongs to no key: the sink, the zero key.
@@ -30,11 +34,21 @@ struct Keyless {
   double score = 0, exponential = 0;
 };
 
-/// How far the library's forward() is from these steps, and how far it may be (docs/semantics.md, section 6).
-struct Agreement {
-  const char* what = "";
-  double difference = 0, allowed = 0;
-  bool holds() const { return difference <= allowed; }
+/// What the loss says of one key, by this query alone; 0 where it is hidden.
+struct KeyGradients {
+  double by_weight = 0;          ///< dP = dout . v
+  std::vector<double> by_score;  ///< dS by the score after 0, 1, .. all modifiers
+  std::vector<double> key, value;
+};
+
+/// The way back from a loss to this query.
+struct QueryGradients {
+  std::vector<double> dout;      ///< of the loss by this query's out
+  std::optional<double> dlse;    ///< and by its log-sum-exp
+  double delta = 0;              ///< dout . out - dlse
+  std::vector<KeyGradients> of;  ///< each of Explanation::keys
+  std::vector<double> keyless;   ///< dS of each of Explanation::keyless
+  std::vector<double> query;     ///< {D}
 };
 
 /// Every step of one query of one head.
@@ -50,9 +64,10 @@ struct Explanation {
   int64_t missing_keys = 0;    ///< columns past the length
   std::vector<Keyless> keyless;
   double maximum = 0, sum = 0, lse = 0;
-  std::vector<double> out;        ///< {Dv}
-  std::vector<double> heads_out;  ///< of projections with wo: all heads side by side, by the library
-  std::vector<double> projected;  ///< and times wo
+  std::vector<double> out;                  ///< {Dv}
+  std::vector<double> heads_out;            ///< of projections with wo: all heads side by side, by the library
+  std::vector<double> projected;            ///< and times wo
+  std::optional<QueryGradients> gradients;  ///< where the problem has dout
   std::vector<Agreement> agreements;
 };
 Explanation explain_query(const Problem&, int64_t batch, int64_t head, int64_t query);

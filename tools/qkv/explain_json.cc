@@ -28,6 +28,25 @@ json json_of(const KeySteps& k, const Explanation& e, const Tokens& tokens) {
   return key;
 }
 
+/// Gradients stand beside what they are gradients by.
+void add_gradients(json& all, const Explanation& e) {
+  const QueryGradients& g = *e.gradients;
+  all["dout"] = g.dout;
+  if (g.dlse) all["dlse"] = *g.dlse;
+  all["delta"] = g.delta;
+  all["dq"] = g.query;
+  for (size_t n = 0; n < g.of.size(); ++n) {
+    const KeyGradients& k = g.of[n];
+    all["keys"][n].update({{"dweight", k.by_weight},
+                           {"dscore", k.by_score.back()},
+                           {"dscaled", k.by_score.front()},
+                           {"dmodified", std::vector<double>(k.by_score.begin() + 1, k.by_score.end())},
+                           {"dk", k.key},
+                           {"dv", k.value}});
+  }
+  for (size_t n = 0; n < g.keyless.size(); ++n) all["keyless"][n]["dscore"] = g.keyless[n];
+}
+
 }  // namespace
 
 std::string explanation_json(const Explanation& e, const Problem& p, const std::vector<TensorFacts>& tensors,
@@ -54,9 +73,13 @@ std::string explanation_json(const Explanation& e, const Problem& p, const std::
   for (const KeySteps& k : e.keys) all["keys"].push_back(json_of(k, e, tokens));
   for (const Keyless& k : e.keyless)
     all["keyless"].push_back({{"name", k.name}, {"score", k.score}, {"exponential", k.exponential}});
+  if (e.gradients) add_gradients(all, e);
   for (const Agreement& a : e.agreements)
-    all["library"].push_back(
-        {{"what", a.what}, {"difference", a.difference}, {"allowed", a.allowed}, {"holds", a.holds()}});
+    all["library"].push_back({{"what", a.what},
+                              {"function", a.function},
+                              {"difference", a.difference},
+                              {"allowed", a.allowed},
+                              {"holds", a.holds()}});
   return text_of(all);
 }
 

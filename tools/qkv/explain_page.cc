@@ -30,6 +30,7 @@ std::string Page::write(const std::vector<TensorFacts>& tensors) {
     if (!e_.out.empty()) weighted_values();
   }
   output_projection();
+  if (e_.gradients) gradients();
   agreement();
   return text_;
 }
@@ -135,7 +136,7 @@ void Page::output_projection() {
 void Page::agreement() {
   line("");
   for (const Agreement& a : e_.agreements) {
-    line(fmt::format("{}: the library's forward() differs by {:.2g}; allowed is {:.2g}{}", a.what, a.difference,
+    line(fmt::format("{}: the library's {}() differs by {:.2g}; allowed is {:.2g}{}", a.what, a.function, a.difference,
                      a.allowed, a.holds() ? "" : ". THAT IS TOO MUCH"));
   }
 }

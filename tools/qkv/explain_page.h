@@ -38,7 +38,17 @@ class Page {
   void exponentials();
   void weights();
   void weighted_values();
+  // explain_gradients_page.cc
+  void gradients();
+  void by_weights();
+  void common_part();
+  void by_scores();
+  void through(size_t m);
+  void by_query();
+  void by_keys_and_values();
 
+  enum class Kind : uint8_t { kSoftCap, kAlibi, kBias, kOther };
+  static Kind kind_of(const std::string& modifier);
   void line(const std::string& text) { text_ += text + "\n"; }
   void step(const std::string& name, const std::string& formula);
   void add(const Table&);
@@ -61,6 +71,13 @@ class Page {
   template <class F> double sum_of_rest(F value_of) const {
     double sum = 0;
     for (size_t n : rest_) sum += value_of(e_.keys[n]);
+    return sum;
+  }
+
+  /// A number of each key's gradients.
+  template <class F> double sum_of_rest_gradients(F value_of) const {
+    double sum = 0;
+    for (size_t n : rest_) sum += value_of(e_.gradients->of[n]);
     return sum;
   }
 

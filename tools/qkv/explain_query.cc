@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "qkv/explain.h"
+#include "qkv/explain_gradients.h"
 #include "qkv/masks.h"
 #include "qkv/numbers.h"
 #include "qkv/part.h"
@@ -17,41 +17,11 @@ namespace {
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
-std::vector<double> as_doubles(View<const void> x, int64_t a, int64_t b, int64_t c) {
-  std::vector<double> row(static_cast<size_t>(x.shape[3]));
-  for (size_t d = 0; d < row.size(); ++d) row[d] = element(x, a, b, c, static_cast<int64_t>(d));
-  return row;
-}
-
 /// One modifier alone, so that each is a step.
 std::vector<Attention> modifiers_of(const Attention& attention) {
   std::vector<Attention> single;
   for (const auto& score : attention.scores()) single.push_back(Attention().add(score));
   return single;
-}
-
-double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double largest = 0;
-  for (size_t n = 0; n < a.size(); ++n) largest = std::max(largest, apart(a[n], b[n]));
-  return largest;
-}
-
-double epsilon(DType type) {
-  switch (type) {
-    case DType::kFloat64: return 0x1p-52;
-    case DType::kFloat16: return 0x1p-10;
-    case DType::kBFloat16: return 0x1p-7;
-    default: return 0x1p-23;
-  }
-}
-
-/// 2 max|plain - exact| + 8 eps max|exact|, and what the steps in float64 are off themselves.
-Agreement agree(const char* what, const std::vector<double>& steps, const std::vector<double>& library,
-                const std::vector<double>& plain, const std::vector<double>& exact, DType type) {
-  double size = 0;
-  for (double x : exact) size = std::max(size, std::isfinite(x) ? std::abs(x) : 0);
-  return {what, largest_difference(steps, library),
-          2 * largest_difference(plain, exact) + 8 * epsilon(type) * size + largest_difference(steps, exact)};
 }
 
 class Explainer {
@@ -79,6 +49,7 @@ class Explainer {
     values();
     output_projection();
     compare();
+    if (part_.dout) add_gradients(e_, part_, reference_);
     return std::move(e_);
   }
 
@@ -173,10 +144,11 @@ class Explainer {
     std::vector<double> own(static_cast<size_t>(part_.sizes.keys));
     for (const KeySteps& k : e_.keys) own[static_cast<size_t>(k.key)] = k.weight;
     e_.agreements.push_back(
-        agree("weights", own, as_doubles(std::as_const(weights).view(), 0, 0, 0), plain.weights, exact.weights, sums));
+        agree("weights", "forward",
+              {own, as_doubles(std::as_const(weights).view(), 0, 0, 0), plain.weights, exact.weights, sums}));
     if (part_.sizes.value_dim > 0)
-      e_.agreements.push_back(
-          agree("out", e_.out, as_doubles(std::as_const(out).view(), 0, 0, 0), plain.out, exact.out, type));
+      e_.agreements.push_back(agree(
+          "out", "forward", {e_.out, as_doubles(std::as_const(out).view(), 0, 0, 0), plain.out, exact.out, type}));
   }
 
   const Problem& whole_;

@@ -12,9 +12,13 @@ double length_of(const std::vector<double>& x) {
   return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
 }
 
-double before(const KeySteps& k, size_t m) { return m == 0 ? k.scaled : k.modified[m - 1]; }
-
 }  // namespace
+
+Page::Kind Page::kind_of(const std::string& modifier) {
+  if (modifier.starts_with("softcap:")) return Kind::kSoftCap;
+  if (modifier == "alibi") return Kind::kAlibi;
+  return modifier == "bias" ? Kind::kBias : Kind::kOther;
+}
 
 void Page::dot_products() {
   step("Dot products",
@@ -62,11 +66,7 @@ void Page::scaled() {
 
 void Page::modified(size_t m) {
   const std::string& text = e_.modifiers[m];
-  enum class Kind { kSoftCap, kAlibi, kBias, kOther };
-  const Kind kind = text.starts_with("softcap:") ? Kind::kSoftCap
-                    : text == "alibi"            ? Kind::kAlibi
-                    : text == "bias"             ? Kind::kBias
-                                                 : Kind::kOther;
+  const Kind kind = kind_of(text);
   const std::string cap = kind == Kind::kSoftCap ? text.substr(text.find(':') + 1) : "";
   const char* names[] = {"Soft-cap", "ALiBi", "Bias", "Modifier"};
   const std::string formulas[] = {
@@ -77,7 +77,7 @@ void Page::modified(size_t m) {
   Table table({{"key", Side::kLeft, Narrow::kCut}, {"", Side::kRight, Narrow::kDrop}, {"s", Side::kRight}});
   for (size_t n : shown_) {
     const KeySteps& k = e_.keys[n];
-    const double s = before(k, m), change = k.modified[m] - s;
+    const double s = k.before(m), change = k.modified[m] - s;
     std::string sum = number(s);
     if (kind == Kind::kSoftCap) sum = fmt::format("{} tanh({} / {})", cap, number(s), cap);
     if (kind == Kind::kAlibi) sum += fmt::format(" - {} {} {}", number(e_.alibi_slope), dot_, k.distance);

@@ -69,11 +69,7 @@ void Page::weighted_values() {
                {"w", Side::kRight, Narrow::kDrop},
                {"v", Side::kLeft, Narrow::kFirst},
                {fmt::format("w {} v", dot_), Side::kLeft, Narrow::kCut}});
-  const auto weighted = [](const KeySteps& k) {
-    std::vector<double> wv = k.value;
-    for (double& x : wv) x = k.weight == 0 ? 0 : x * k.weight;
-    return wv;
-  };
+  const auto weighted = [](const KeySteps& k) { return cli::times(k.weight, k.value); };
   for (size_t n : shown_) {
     const KeySteps& k = e_.keys[n];
     table.add({key_name(k), number(k.weight), vector_text(k.value), vector_text(weighted(k))});

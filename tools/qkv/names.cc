@@ -10,8 +10,8 @@ namespace {
 
 /// The names of the format.
 constexpr std::string_view kInputs[] = {
-    "q", "k", "v", "out", "weights", "lse", "dout", "dq", "dk", "dv", "bias", "keep_mask", "ignore_mask", "key_lengths",
-    "document_ids", "sinks", "alibi_slopes", "q_offset", "scale", "x", "wq", "wk", "wv", "wo",
+    "q", "k", "v", "out", "weights", "lse", "dout", "dlse", "dq", "dk", "dv", "bias", "keep_mask", "ignore_mask",
+    "key_lengths", "document_ids", "sinks", "alibi_slopes", "q_offset", "scale", "x", "wq", "wk", "wv", "wo",
     // What the library has beyond them.
     "query_documents", "heads", "key_documents", "key_start", "cumulative_query_lengths", "cumulative_key_lengths"};
 constexpr std::string_view kResults[] = {"entropy",      "max_weight", "max_index",      "top_weights",
@@ -68,6 +68,7 @@ constexpr Pattern kPatterns[] = {
     {"dout", "*.grad_out"},
     {"dout", "*.grad_output"},
     {"dout", "*.out.grad"},
+    {"dlse", "*.dlse"},
     {"dq", "*.dq"},
     {"dq", "*.grad_q"},
     {"dq", "*.grad_query"},

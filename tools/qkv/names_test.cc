@@ -38,6 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Plain, Names,
                                            Fixture{"plain", "attn.q", "~q"},
                                            Fixture{"plain", "layer7.query", "~layer7.q"},
                                            Fixture{"plain", "q.grad", "~dq"}, Fixture{"plain", "grad_output", "~dout"},
+                                           Fixture{"plain", "layers.1.attn.dlse", "~layer1.dlse"},
                                            Fixture{"plain", "cache.k", "~k"}, Fixture{"plain", "softmax_lse", "~lse"}));
 INSTANTIATE_TEST_SUITE_P(
     Bert, Names,

@@ -28,6 +28,11 @@ std::string vector_text(const std::vector<double>& x) {
   return x.size() > kMost ? text + fmt::format("] ({})", x.size()) : text + "]";
 }
 
+std::vector<double> times(double factor, std::vector<double> x) {
+  for (double& v : x) v = factor == 0 ? 0 : factor * v;
+  return x;
+}
+
 double apart(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   const double d = std::abs(a - b);

@@ -11,6 +11,9 @@ std::string number(double x);
 /// "[1, -0.5, 2]"; of more than four numbers the first three and the last, and how many there are.
 std::string vector_text(const std::vector<double>& x);
 
+/// A factor of 0 gives zeros, whatever the numbers are.
+std::vector<double> times(double factor, std::vector<double> x);
+
 /// |a - b|; 0 where both are NaN or the same infinity, infinity where one of them alone is NaN.
 double apart(double a, double b);
 

@@ -59,10 +59,23 @@ class Cutter {
     in.key = entry(from_.key, from_.cumulative_key_lengths, columns_);
     in.value = entry(from_.value, from_.cumulative_key_lengths, columns_);
     in.query = slice(slice(in.query, 1, first_head_, heads_), 2, first_query_, queries_);
+    if (whole_.dout) loss();
     if (heads_ == whole_.sizes.heads) return;
     const int64_t g = key_head_of(whole_, first_head_);
     in.key = slice(in.key, 1, g, 1);
     in.value = slice(in.value, 1, g, 1);
+  }
+
+  void loss() {
+    const View<const int32_t> starts = from_.cumulative_query_lengths;
+    const View<const void> out =
+        starts ? sequence(whole_.dout, starts(batch_), queries_of(whole_, batch_)) : slice(whole_.dout, 0, batch_, 1);
+    part_.dout = slice(slice(out, 1, first_head_, heads_), 2, first_query_, queries_);
+    if (!whole_.dlse) return;
+    const View<const void> lse =
+        starts ? with_axes(slice(whole_.dlse, 0, starts(batch_), queries_of(whole_, batch_)), {-1, 1, 0})
+               : slice(whole_.dlse, 0, batch_, 1);
+    part_.dlse = slice(slice(lse, 1, first_head_, heads_), 2, first_query_, queries_);
   }
 
   /// {B, H, L, S}, each axis 1 or full.

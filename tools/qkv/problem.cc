@@ -13,6 +13,7 @@
 
 #include "qkv/error.h"
 #include "qkv/heads.h"
+#include "qkv/loss.h"
 #include "qkv/say.h"
 #include "qkv/typed.h"
 #include "qkv/views.h"
@@ -70,6 +71,7 @@ class Maker {
     lengths("q_offset", problem_.inputs.query_offset);
     lengths("key_start", problem_.inputs.key_start);
     tables();
+    if (options_.gradients) loss();
     return std::move(problem_);
   }
 
@@ -327,6 +329,14 @@ class Maker {
     problem_.inputs.alibi_slopes = keep(std::move(a));
     problem_.notes.push_back(fmt::format("alibi: the usual slopes of {} heads, {:.4g} to {:.4g}", slopes.size(),
                                          slopes.front(), slopes.back()));
+  }
+
+  void loss() {
+    if (!given("dout"))
+      throw OptionError(fmt::format(
+          "{}dout is missing, the gradient of a loss by out; give --dout (1 is that of the sum of out), or a file that has it",
+          layer_prefix(layer_)));
+    set_loss(problem_, load("dout"), load("dlse"));
   }
 
   /// "document_ids" are those of both sides of self-attention.

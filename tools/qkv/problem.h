@@ -25,11 +25,14 @@ struct AttentionOptions {
   std::string align, window, weight_layout;
   std::optional<double> scale, softcap;
   std::map<std::string, std::string> tensors;  ///< by their name in Inputs
+  bool gradients = false;                      ///< whether dout, which there must be, and dlse are read too
   const CLI::Option* alibi = nullptr;          ///< whether --alibi was given, with or without slopes
 };
 /// --q, --k, --v, or --x with --wq, --wk, --wv. `options` has to live as long as the command, here and below.
 void add_tensor_options(CLI::App& command, AttentionOptions& options);
 void add_attention_options(CLI::App& command, AttentionOptions& options);
+/// --dout, which goes with the flag that asks for gradients.
+void add_loss_option(CLI::App& command, const std::string& flag, AttentionOptions& options);
 
 /// Whether they say anything about the formula, so that the file's own does not count; --align alone does not.
 bool has_formula_options(const AttentionOptions&);
@@ -51,6 +54,7 @@ struct Sizes {
 struct Problem {
   Attention attention;
   Inputs inputs;
+  View<const void> dout{}, dlse{};  ///< gradients of a loss by out and lse, in their shapes; where they were asked for
   Sizes sizes;
   bool packed = false;
   bool has_values = true;                  ///< without, value has no columns

@@ -77,7 +77,7 @@ DType type_of(const std::string& name) {
 }
 
 bool is_matrix(const std::string& name) {
-  return is_one_of(name, {"q", "k", "v", "x", "wq", "wk", "wv", "wo", "keep_mask", "ignore_mask", "bias"});
+  return is_one_of(name, {"q", "k", "v", "x", "wq", "wk", "wv", "wo", "keep_mask", "ignore_mask", "bias", "dout"});
 }
 
 /// Throws OptionError where a tensor of this type cannot hold the number.

@@ -1,6 +1,7 @@
 // Views of tensors with other axes, and their elements as numbers.
 #pragma once
 #include <initializer_list>
+#include <vector>
 
 #include "qkv/io.h"
 #include "qkv/view.h"
@@ -16,9 +17,13 @@ View<const void> without_first_axes(View<const void>, int count);
 
 /// One element of a floating tensor. Throws DtypeError for others.
 double element(View<const void>, int64_t a, int64_t b, int64_t c, int64_t d);
+/// One row {n} of {.., .., .., n}.
+std::vector<double> as_doubles(View<const void>, int64_t a, int64_t b, int64_t c);
 /// How many elements of a floating tensor are NaN.
 int64_t count_nan(View<const void>);
-/// All of it, contiguous.
-Array to_float64(View<const void>);
+/// All of it, contiguous, rounded to that floating type.
+Array to_type(View<const void>, DType);
+/// Whether two floating tensors of one shape have the same numbers; NaN equals NaN.
+bool same_numbers(View<const void>, View<const void>);
 
 }  // namespace qkv::cli

@@ -1,0 +1,68 @@
+#include "qkv/loss.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "qkv/error.h"
+#include "qkv/views.h"
+
+namespace qkv::cli {
+
+namespace {
+
+/// {L}, {H, L} or {B, H, L}, as the last.
+View<const void> as_three_axes(View<const void> x) {
+  switch (x.rank) {
+    case 1: return with_axes(x, {-1, -1, 0});
+    case 2: return with_axes(x, {-1, 0, 1});
+    default: return x;
+  }
+}
+
+/// {1, .., 1, n}, where a tensor of so many axes is wanted and has one.
+View<const void> with_axes_in_front(View<const void> x, size_t axes) {
+  if (x.rank != 1) return x;
+  return axes == 4 ? with_axes(x, {-1, -1, -1, 0}) : with_axes(x, {-1, -1, 0});
+}
+
+/// The same numbers in another type; a note where they are not quite the same.
+View<const void> rounded(Problem& p, View<const void> x, DType type, const char* name) {
+  if (x.dtype == type) return x;
+  p.memory.push_back(to_type(x, type));
+  const View<const void> y = std::as_const(p.memory.back()).view();
+  if (!same_numbers(x, y))
+    p.notes.push_back(fmt::format("{} is {}: rounded to {}", name, qkv::name(x.dtype), qkv::name(type)));
+  return y;
+}
+
+/// Axes of size 1 stand for all of an axis.
+View<const void> spread(View<const void> x, const std::vector<int64_t>& shape, const char* name, const char* like) {
+  const View<const void> given = x;
+  bool fits = x.rank == static_cast<int>(shape.size());
+  for (size_t axis = 0; fits && axis < shape.size(); ++axis) {
+    if (x.shape[axis] != shape[axis] && x.shape[axis] == 1) x.shape[axis] = shape[axis], x.strides[axis] = 0;
+    fits = x.shape[axis] == shape[axis];
+  }
+  if (!fits)
+    throw ShapeError(fmt::format("{} {}: expected the shape of {}, {{{}}}, each axis 1 or full", name,
+                                 shape_text(given), like, fmt::join(shape, ", ")));
+  return x;
+}
+
+}  // namespace
+
+void set_loss(Problem& p, View<const void> dout, View<const void> dlse) {
+  if (!p.has_values) throw OptionError("dout: there are no values, so there is no out; give v too");
+  const Sizes& s = p.sizes;
+  std::vector<int64_t> rows = {s.batch, s.heads, s.queries};
+  if (p.packed) rows = {p.inputs.query.shape[0], s.heads};
+  std::vector<int64_t> wide = rows;
+  wide.push_back(s.value_dim);
+  dout = with_axes_in_front(dout, wide.size());
+  p.dout = spread(rounded(p, p.packed && dout.rank == 3 ? dout : as_four_axes(dout), p.inputs.query.dtype, "dout"),
+                  wide, "dout", "out");
+  if (dlse)
+    p.dlse = spread(rounded(p, p.packed ? dlse : as_three_axes(dlse), sum_type(p), "dlse"), rows, "dlse", "lse");
+}
+
+}  // namespace qkv::cli
