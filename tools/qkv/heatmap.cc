@@ -27,17 +27,26 @@ std::string short_number(float v, bool colored) {
   return std::abs(v) < 9.95F ? fmt::format("{:.1f}", v).substr(0, 3) : v > 0 ? ">1k" : "<10";
 }
 
+/// The same of numbers of any size, by the unit that the legend says.
+std::string counted(float v, double unit, bool colored) {
+  if (!std::isfinite(v)) return short_number(v, colored);
+  const long count = std::lround(v / unit);
+  return count != 0 ? std::to_string(count) : colored ? "" : ".";
+}
+
 CellLook look_of(const Matrix& m, const Shade& shade, size_t at, bool colored) {
   if (m.hides(at)) return {kHidden, "//", '/'};
   const float v = m.values[at];
   if (std::isnan(v)) return {shade.color(v), "NaN", '?'};
   const double place = shade.place(v);
-  return {shade.color_at(place), short_number(v, colored), ramp(place)};
+  const auto unit = shade.unit();
+  return {shade.color_at(place), unit ? counted(v, *unit, colored) : short_number(v, colored), ramp(place)};
 }
 
 std::string legend(const GridPlan& plan, const Matrix& m, const Shade& shade, const Screen& screen) {
   std::string text = std::string(static_cast<size_t>(plan.label_width + 1), ' ') +
                      legend_of(shade, screen, plan.cell_width == 4 ? Cells::kNumbers : Cells::kShades);
+  if (shade.unit() && plan.cell_width == 4) text += fmt::format("; numbers in units of {:.3g}", *shade.unit());
   const int64_t high = plan.row_factor * m.unit, wide = plan.column_factor * m.unit;
   if (high * wide > 1) text += fmt::format("; a cell is the largest of {} x {} pairs", high, wide);
   if (std::any_of(m.hidden.begin(), m.hidden.end(), [](uint8_t h) { return h != 0; }))
@@ -73,16 +82,18 @@ std::string legend_of(const Shade& shade, const Screen& screen, Cells cells) {
   return fmt::format("{} {:.3g} {} {:.3g}, {}", shade.measure(), shade.darkest(), bar, shade.brightest(), shade.name());
 }
 
+bool is_larger(float x, float y) { return !std::isnan(y) && (std::isnan(x) || std::abs(x) > std::abs(y)); }
+
 Matrix reduce_by_maximum(const Matrix& m, int64_t row_factor, int64_t column_factor) {
   if (row_factor == 1 && column_factor == 1) return m;
   Matrix small{ceil_div(m.rows, row_factor), ceil_div(m.columns, column_factor), m.unit, {}, {}};
-  small.values.assign(static_cast<size_t>(small.rows * small.columns), -INFINITY);
+  small.values.assign(static_cast<size_t>(small.rows * small.columns), 0.0F);
   if (!m.hidden.empty()) small.hidden.assign(small.values.size(), 1);
   for (int64_t i = 0; i < m.rows; ++i) {
     for (int64_t j = 0; j < m.columns; ++j) {
       const size_t to = small.at(i / row_factor, j / column_factor), from = m.at(i, j);
       float& largest = small.values[to];
-      if (std::isnan(m.values[from]) || m.values[from] > largest) largest = m.values[from];  // never leaves a NaN again
+      if (is_larger(m.values[from], largest)) largest = m.values[from];  // never leaves a NaN again
       if (!m.hidden.empty()) small.hidden[to] &= static_cast<uint8_t>(m.hidden[from] != 0);
     }
   }

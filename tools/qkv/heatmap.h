@@ -28,11 +28,14 @@ char ramp(double place);
 enum class Cells : uint8_t { kNumbers, kShades };
 std::string legend_of(const Shade&, const Screen&, Cells);
 
-/// Fits the screen; where several pairs share a cell it shows the largest (a mean would lose single links, a NaN always
+/// Fits the screen; where several pairs share a cell it shows the largest in size (a mean would lose single links, a NaN always
 /// shows). Ends with a legend: range, scale, what a cell stands for.
 std::string render_heatmap(const Matrix&, const AxisLabels&, Scale, const Screen&);
 
-/// Blocks of row_factor x column_factor by maximum; hidden where all of a block is.
+/// Whether x is larger in size than y, or the first NaN.
+bool is_larger(float x, float y);
+
+/// Blocks of row_factor x column_factor by what is largest in size; hidden where all of a block is.
 Matrix reduce_by_maximum(const Matrix&, int64_t row_factor, int64_t column_factor);
 
 }  // namespace qkv::cli

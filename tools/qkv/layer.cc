@@ -99,6 +99,16 @@ Matrix picture_of_maxima(const Problem& part, Measure measure, Progress& progres
   return m;
 }
 
+/// Of a matrix that has every pair of a head; it may be larger than the head, where packed sequences are shorter.
+void mark_hidden(Matrix& m, const Problem& part) {
+  if (m.values.empty() || !(hides_anything(part) || m.rows > part.sizes.queries || m.columns > part.sizes.keys)) return;
+  Array rule(DType::kUInt8, {1, 1, part.sizes.queries, part.sizes.keys});
+  hiding_rule_of(part.attention, part.inputs, rule.view().as<uint8_t>());
+  const View<const uint8_t> r = std::as_const(rule).view().as<const uint8_t>();
+  m.hidden.assign(m.values.size(), 1);
+  for (int64_t i = 0; i < r.shape[2]; ++i) std::copy_n(&r(0, 0, i), r.shape[3], &m.hidden[m.at(i, 0)]);
+}
+
 /// Refuses what cannot be weights: a negative one, NaN, a row that sums to more than 1 (16-bit weights round, each by 2^-9).
 void check_weights(View<const void> w) {
   const auto refuse = [&](const char* what, double number, int64_t b, int64_t h, int64_t i) {
@@ -197,6 +207,7 @@ std::vector<bool> Layer::padding(int64_t batch) const {
 }
 
 Matrix Layer::picture(int64_t batch, int64_t head, Measure measure) const {
+  if (measure == Measure::kGradient) return attribution(batch, head, 0).picture;
   progress_->begin(head_name(*this, head, batch));
   std::optional<Problem> part;
   if (problem_) part = part_of(*problem_, {.batch = batch, .head = head});
@@ -208,13 +219,16 @@ Matrix Layer::picture(int64_t batch, int64_t head, Measure measure) const {
     visible.resize(static_cast<size_t>(m.rows));
     for (size_t n = 0; n < m.values.size(); ++n) m.values[n] *= visible[n / static_cast<size_t>(m.columns)];
   }
-  if (!problem_ || m.values.empty() || !hides_anything(*problem_)) return m;
-  Array rule(DType::kUInt8, {1, 1, part->sizes.queries, part->sizes.keys});
-  hiding_rule_of(part->attention, part->inputs, rule.view().as<uint8_t>());
-  const View<const uint8_t> r = std::as_const(rule).view().as<const uint8_t>();
-  m.hidden.assign(m.values.size(), 1);
-  for (int64_t i = 0; i < r.shape[2]; ++i) std::copy_n(&r(0, 0, i), r.shape[3], &m.hidden[m.at(i, 0)]);
+  if (part) mark_hidden(m, *part);
   return m;
+}
+
+Attribution Layer::attribution(int64_t batch, int64_t head, size_t links) const {
+  progress_->begin(head_name(*this, head, batch));
+  const Problem part = part_of(*problem_, {.batch = batch, .head = head});
+  Attribution a = attribution_of(part, links, *progress_);
+  if (a.picture.unit == 1) mark_hidden(a.picture, part);
+  return a;
 }
 
 std::vector<double> Layer::row(int64_t batch, int64_t head, int64_t query) const {

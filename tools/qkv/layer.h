@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "qkv/attribution.h"
 #include "qkv/facts.h"
 #include "qkv/heatmap.h"
 #include "qkv/problem.h"
@@ -18,7 +19,8 @@ std::string layer_name(const Layer&);
 std::string head_name(const Layer&, int64_t head, int64_t batch);
 
 /// kLift: weight times the number of keys that the query sees. Of weights from a file those of exactly 0 count as not seen.
-enum class Measure : uint8_t { kWeight, kLift };
+/// kGradient: what a link adds to a loss, of problems with dout.
+enum class Measure : uint8_t { kWeight, kLift, kGradient };
 
 enum class WeightsFrom : uint8_t { kQueriesAndKeys, kFile };
 
@@ -46,6 +48,8 @@ class Layer {
   View<const void> weights() const;
   /// One head as a picture: every weight while there are few, else the largest of each square; with what masks hide.
   Matrix picture(int64_t batch, int64_t head, Measure) const;
+  /// What the links of one head add to a loss, its picture with what masks hide. The problem has dout.
+  Attribution attribution(int64_t batch, int64_t head, size_t links) const;
   /// All weights of one query {S}, at O(S) memory.
   std::vector<double> row(int64_t batch, int64_t head, int64_t query) const;
 

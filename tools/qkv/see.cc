@@ -28,6 +28,7 @@ constexpr const char* kExamples = R"(Examples:
   qkv see model.npz --layer 4 --head 7 --row 5   (one query: its keys as bars)
   qkv see model.npz --grid --scale lift          (all heads as small pictures, weights against uniform ones)
   qkv see model.npz --layer 4 --head 7 --png head.png
+  qkv see model.npz --layer 4 --head 7 --gradient (what each link adds to a loss; dout is in the file, or --dout)
   qkv see weights.npy --head 0 --tokens the,cat,sat
   qkv see --q '1,2;2,1' --k '2,1;1,2' --plain    (in sentences, for screen readers)
   qkv see model.npz --mask --causal --window 3,0 (who may see whom, and the rule that hides each pair)
@@ -43,6 +44,13 @@ void check(const SeeOptions& o, const Dump& dump) {
     throw OptionError(
         "--html is a page of the weights; leave --mask, --grid, --row, --links, --between, --png, --plain, --json out");
   if (o.top < 1) throw OptionError(fmt::format("--top: expected at least 1, got {}", o.top));
+  if (o.gradient && (o.mask || o.row >= 0 || o.only_links || !o.between.empty() || !o.html.empty() || o.from_file ||
+                     o.rank || o.scale != Scale::kLinear))
+    throw OptionError(
+        "--gradient is a picture with a scale of its own; leave --mask, --row, --links, --between, --rank, --from-file, "
+        "--html and --scale log or lift out");
+  if (o.gradient && o.grid && o.png.empty() && (o.plain || o.json))
+    throw OptionError("--gradient --grid is a picture; for --plain or --json say which head, with --layer and --head");
   if ((o.head >= 0 || o.mask) && o.layer < 0 && dump.layers().size() > 1) {
     throw OptionError(
         fmt::format("--head, --mask: {} has {} layers; say which, with --layer", o.file, dump.layers().size()));
@@ -56,6 +64,8 @@ void check(const SeeOptions& o, const Layer& layer) {
   };
   expect_below("--batch", o.batch, layer.batches(), "batch entry");
   expect_below("--head", o.head, layer.heads(), "head");
+  if (o.gradient && layer.problem() == nullptr)
+    throw OptionError("--gradient: the file has weights only; it needs q, k, v and dout");
   if (o.row >= 0) expect_below("--row", o.row, layer.queries(), "query");
 }
 
@@ -71,11 +81,11 @@ std::vector<Layer> layers_of(const SeeOptions& o, const Dump& dump, Progress& pr
 
 bool shows_one_head(const SeeOptions& o, const std::vector<Layer>& layers) {
   if (o.head >= 0) return true;
-  if (o.json && o.row < 0) return false;  // for machines the same form, however many heads there are
+  if (o.json && o.row < 0 && !o.gradient) return false;  // for machines the same form, however many heads there are
   return layers.size() == 1 && layers.front().heads() == 1;
 }
 
-/// About one head: a mask, a row, the head.
+/// About one head: a mask, a row, gradients, the head.
 std::string text_of_head(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens) {
   const Layer& layer = layers.front();
   const Screen screen = screen_of_stdout(o.color);
@@ -86,6 +96,10 @@ std::string text_of_head(const SeeOptions& o, const std::vector<Layer>& layers, 
   if (o.row >= 0) {
     if (o.plain) return fold(plain_row(o, layer, tokens), screen);
     return o.json ? row_json(o, layer, tokens) : row_text(o, layer, tokens, screen);
+  }
+  if (o.gradient) {
+    if (o.plain) return fold(gradient_plain(o, layer, tokens), screen);
+    return o.json ? gradient_json(o, layer, tokens) : gradient_text(o, layer, tokens, screen);
   }
   if (o.json) return head_json(o, layer, tokens);
   if (o.plain) return fold(plain_head(o, layer, tokens), screen);
@@ -103,6 +117,8 @@ std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const
     chosen.head = std::max(0, o.head);
     return text_of_head(chosen, layers, tokens);
   }
+  if (o.gradient && !o.grid)
+    throw OptionError("--gradient: say of which head, with --layer and --head; or all of them, with --grid or --png");
   if (!o.between.empty()) throw OptionError("--between: say which head, with --layer and --head");
   if (o.row >= 0) throw OptionError("--row: say of which head, with --layer and --head");
   if (o.json) return heads_json(o, layers, tokens);
@@ -123,7 +139,9 @@ void save_page(const SeeOptions& o, const std::vector<Layer>& layers, Watch& wat
   watch.say(fmt::format("{} written, {:.2f} MB; open it in a browser", o.html, static_cast<double>(page.size()) / 1e6));
 }
 
-Answer see(const SeeOptions& o, Watch& watch) {
+Answer see(const SeeOptions& asked, Watch& watch) {
+  SeeOptions o = asked;
+  if (o.gradient) o.scale = Scale::kSigned;
   for (const auto& [option, output] : {std::pair{"--png", o.png}, {"--html", o.html}}) {
     if (output.empty()) continue;
     expect_no_input(option, output, o.file, o.attention);
@@ -133,7 +151,7 @@ Answer see(const SeeOptions& o, Watch& watch) {
   expect_ending("--png", o.png, {".png"});
   expect_ending("--html", o.html, {".html", ".htm"});
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
-  check(o, dump);
+  check(asked, dump);
   const std::vector<Layer> layers = layers_of(o, dump, watch.progress());
   const Tokens tokens = find_tokens(o.tokens, o.batch, layers.front().queries(), layers.front().keys());
   for (const std::string& note : dump.notes()) watch.say(note);
@@ -192,6 +210,7 @@ void add_see(CLI::App& app, Run& run) {
                    "links by surprise (weight beyond the usual; the default) or by weight");
   command->add_flag("--links", o.only_links, "only the strongest links");
   command->add_flag("--mask", o.mask, "draw who may see whom, and which rule hides the rest");
+  command->add_flag("--gradient", o.gradient, "draw what each link adds to a loss: weight times dout v");
   command->add_flag("--from-file", o.from_file, "take the weights in FILE, do not compute them from q and k");
   command->add_option("--png", o.png, "draw the head, or all heads, into this file instead")->type_name("FILE");
   command->add_flag("--plain", o.plain, "sentences, for screen readers");
@@ -201,10 +220,12 @@ void add_see(CLI::App& app, Run& run) {
       ->type_name("FILE");
   add_tensor_options(*command, o.attention);
   add_attention_options(*command, o.attention);
+  add_loss_option(*command, "--gradient", o.attention);
   add_scales(*command, o);
   command->callback([options, command, &run] {
     options->tokens.tensors = options->file;
     options->one_batch = command->count("--batch") > 0;
+    options->attention.gradients = options->gradient;
     run = [options](Watch& watch) { return see(*options, watch); };
   });
 }

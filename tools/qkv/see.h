@@ -20,12 +20,15 @@ struct SeeOptions {
   int layer = -1, head = -1, top = 8;
   int64_t batch = 0, row = -1;
   bool one_batch = false;  ///< --batch was given; a page has all entries without it
-  bool mask = false, grid = false, only_links = false, from_file = false, plain = false, json = false;
+  bool mask = false, grid = false, gradient = false, only_links = false, from_file = false, plain = false, json = false;
   Scale scale = Scale::kLinear;
   ColorWhen color = ColorWhen::kAuto;
   std::optional<Rank> rank;  ///< absent: by surprise, of a head with a habit by weight
 
-  Measure measure() const { return scale == Scale::kLift ? Measure::kLift : Measure::kWeight; }
+  Measure measure() const {
+    if (gradient) return Measure::kGradient;
+    return scale == Scale::kLift ? Measure::kLift : Measure::kWeight;
+  }
 };
 
 /// One head: heat map, what it does, its strongest links.
@@ -35,6 +38,10 @@ std::string head_json(const SeeOptions&, const Layer&, const Tokens&);
 /// One query of a head: its keys by weight, as bars.
 std::string row_text(const SeeOptions&, const Layer&, const Tokens&, const Screen&);
 std::string row_json(const SeeOptions&, const Layer&, const Tokens&);
+
+/// One head: what each link adds to a loss, as a heat map and by the strongest links.
+std::string gradient_text(const SeeOptions&, const Layer&, const Tokens&, const Screen&);
+std::string gradient_json(const SeeOptions&, const Layer&, const Tokens&);
 
 /// All heads of some layers as small pictures.
 std::string grid_text(const SeeOptions&, const std::vector<Layer>&, const Screen&);
@@ -53,6 +60,7 @@ std::string mask_json(const SeeOptions&, const Layer&);
 /// The same in sentences, for screen readers: no tables, no pictures.
 std::string plain_head(const SeeOptions&, const Layer&, const Tokens&);
 std::string plain_row(const SeeOptions&, const Layer&, const Tokens&);
+std::string gradient_plain(const SeeOptions&, const Layer&, const Tokens&);
 std::string plain_heads(const SeeOptions&, const std::vector<Layer>&, const Tokens&);
 std::string plain_mask(const SeeOptions&, const Layer&);
 

@@ -88,7 +88,7 @@ class Sheet {
     size_t at = m.at(row, column);
     if (row + 1 < m.rows) {
       const size_t below = m.at(row + 1, column);
-      if (m.hides(at) || std::isnan(m.values[below]) || m.values[below] > m.values[at]) at = below;
+      if (m.hides(at) || is_larger(m.values[below], m.values[at])) at = below;
     }
     if (screen_.colors != ColorDepth::kNone) return background(color(m, at), screen_.colors) + " ";
     if (m.hides(at)) return "/";

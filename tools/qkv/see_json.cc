@@ -11,13 +11,13 @@ void add_tokens(nlohmann::json& json, const Link& link, const Tokens& tokens) {
   if (!tokens.keys.empty()) json["key_token"] = tokens.keys[static_cast<size_t>(link.key)];
 }
 
+}  // namespace
+
 nlohmann::json json_of(const Link& link, const Tokens& tokens) {
   nlohmann::json json = {{"query", link.query}, {"key", link.key}, {"weight", link.weight}};
   add_tokens(json, link, tokens);
   return json;
 }
-
-}  // namespace
 
 nlohmann::json json_of(const HeadFacts& f, const Layer& layer, int64_t head, const Tokens& tokens) {
   nlohmann::json shares = nlohmann::json::object();

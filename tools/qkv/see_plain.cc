@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "qkv/error.h"
+#include "qkv/numbers.h"
 #include "qkv/see.h"
 
 namespace qkv::cli {
@@ -67,6 +68,16 @@ std::string plain_head(const SeeOptions& o, const Layer& layer, const Tokens& to
     text += sentence(keys_of_row(layer, o.batch, o.head, i), query_name(tokens, i), tokens, kKeysOfARow) + "\n";
   if (layer.queries() > kMostRows)
     text += fmt::format("{} more queries are left out; --row reads one.\n", layer.queries() - kMostRows);
+  return text;
+}
+
+std::string gradient_plain(const SeeOptions& o, const Layer& layer, const Tokens& tokens) {
+  const Attribution a = layer.attribution(o.batch, o.head, static_cast<size_t>(o.top));
+  std::string text = fmt::format("{}: what its links add to the loss, weight times gradient; together {}.\n",
+                                 upper(head_name(layer, o.head, o.batch)), number(a.sum));
+  for (const AttributedLink& link : a.links)
+    text += fmt::format("{} to {}: {}, of weight {:.3f} and gradient {}.\n", token_name(tokens.queries, link.query),
+                        token_name(tokens.keys, link.key), number(link.share()), link.weight, number(link.gradient));
   return text;
 }
 

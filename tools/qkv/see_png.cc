@@ -102,11 +102,10 @@ Sheet sheet_of(const SeeOptions& o, const std::vector<Layer>& layers) {
   return sheet;
 }
 
-std::string shades_text(const Shade& shade, const SeeOptions& o, bool hidden) {
-  const bool lift = o.scale == Scale::kLift;
+std::string shades_text(const Shade& shade, bool hidden) {
   return fmt::format("{} from {:.3g} ({}) to {:.3g} ({}), {}{}", shade.measure(), shade.darkest(),
-                     lift ? "blue" : "dark blue", shade.brightest(), lift ? "brown" : "yellow", shade.name(),
-                     hidden ? "; grey is hidden" : "");
+                     shade.has_middle() ? "blue" : "dark blue", shade.brightest(),
+                     shade.has_middle() ? "brown" : "yellow", shade.name(), hidden ? "; grey is hidden" : "");
 }
 
 std::string report(const SeeOptions& o, const Image& image, const std::string& caption, Watch& watch) {
@@ -128,7 +127,7 @@ std::string png_of_head(const SeeOptions& o, const Layer& layer, Watch& watch) {
   const std::string name = head_name(layer, o.head, o.batch);
   return report(o, canvas.image(),
                 fmt::format("{}: rows from the top are queries 0 to {}, columns from the left keys 0 to {}; {}", name,
-                            layer.queries() - 1, layer.keys() - 1, shades_text(shade, o, hides(d))),
+                            layer.queries() - 1, layer.keys() - 1, shades_text(shade, hides(d))),
                 watch);
 }
 
@@ -156,7 +155,7 @@ std::string png_of_heads(const SeeOptions& o, const std::vector<Layer>& layers, 
                                 ? fmt::format("heads in reading order, {} on a line", std::min(columns, kHeadsOfARow))
                                 : fmt::format("layers {} to {} from the top, heads from the left",
                                               layers.front().number(), layers.back().number());
-  return report(o, canvas.image(), fmt::format("{}; {}", order, shades_text(shade, o, sheet.hidden)), watch);
+  return report(o, canvas.image(), fmt::format("{}; {}", order, shades_text(shade, sheet.hidden)), watch);
 }
 
 }  // namespace
