@@ -15,6 +15,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/options.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/slopes.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};
@@ -261,13 +262,22 @@ TEST(Workspaces, NothingIsAllocatedFromTheSecondEqualCallOn) {
       const Outputs outputs{.out = out.view(),
                             .lse = lse.view(),
                             .rows = {.entropy = entropy.as<float>(), .top_weights = top.as<float>()}};
+      const Loss by(e);
+      const Left left(e);
+      Slopes slopes(e, Placement::kContiguous);
+      const Upstream upstream = left.upstream(by);
+      const Gradients gradients = slopes.views();
       Workspace workspace;
       const Call call{.executor = &pool, .workspace = &workspace};
-      forward(e.attention, in, outputs, call);
+      const auto both = [&] {
+        forward(e.attention, in, outputs, call);
+        backward(e.attention, in, upstream, gradients, call);
+      };
+      both();
       const size_t held = workspace.bytes();
       const int64_t before = allocations;
-      forward(e.attention, in, outputs, call);
-      forward(e.attention, in, outputs, call);
+      both();
+      both();
       EXPECT_EQ(allocations - before, 0) << option.name << ", " << queries << " queries";
       EXPECT_EQ(workspace.bytes(), held);
     }

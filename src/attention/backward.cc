@@ -29,10 +29,10 @@ template <class T> class Backward {
 
   void run() {
     plan();
-    workspace_.prepare_leases(leases(), item_bytes());
+    workspace_.prepare_leases(leases(), bytes_);
     Carver shared(workspace_.call.reserve(shared_bytes()));
     lay_out(shared);
-    begin_parameters();
+    clear_parameters();
     parallel(call_, int64_t(chunks_), [&](int64_t n) { prepare(n); });
     parallel(call_, int64_t(items_.size()), [&](int64_t) { sweep(); });
     if (to_.dquery) parallel(call_, int64_t(chunks_), [&](int64_t n) { finish(n); });
@@ -66,13 +66,17 @@ template <class T> class Backward {
       in_turn_ = p.view.shape[0] < b_.batch() || p.view.shape[1] < b_.query_heads;
     }
     items_ = plan_keys(b_, in_turn_ ? KeyOrder::kKeysInside : KeyOrder::kHeadsInside, arena);
-    passed_ = {arena.array_of<std::atomic<int64_t>>(items_.size()), items_.size()};
+    turns_.begin({arena.array_of<std::atomic<int64_t>>(items_.size()), items_.size()});
+    for (const auto& step : b_.attention.scores()) tensors_ += int64_t(step->about().tensors.size());
+    for (const ParameterTarget& p : to_.parameters)
+      if (!p.is_matrix) sums_size_ += p.view.size();
     stride_ = ceil_div(int64_t{b_.head_dim}, int64_t{steps_.prefill.vector}) * steps_.prefill.vector;
+    bytes_ = item_bytes();
   }
 
   int leases() const {
     const Executor& executor = call_.executor ? *call_.executor : default_executor();
-    return int(std::min<int64_t>(executor.concurrency(), std::max<int64_t>(int64_t(items_.size()), 1)));
+    return int(std::clamp<int64_t>(std::max(int64_t(items_.size()), chunks_), 1, executor.concurrency()));
   }
 
   // ---- memory ----
@@ -98,11 +102,7 @@ template <class T> class Backward {
     s.of_tensor = c.take<double*>(tensors_);
     s.of_step = c.take<std::span<double* const>>(int64_t(b_.scores.size()));
   }
-  size_t item_bytes() {
-    tensors_ = sums_size_ = 0;
-    for (const auto& step : b_.attention.scores()) tensors_ += int64_t(step->about().tensors.size());
-    for (const ParameterTarget& p : to_.parameters)
-      if (!p.is_matrix) sums_size_ += p.view.size();
+  size_t item_bytes() const {
     Carver c;
     Scratch counted;
     lay_out_item(c, counted);
@@ -249,9 +249,7 @@ template <class T> class Backward {
 
   // ---- parameters ----
 
-  void begin_parameters() {
-    bytes_ = item_bytes();
-    turns_.begin(passed_);
+  void clear_parameters() {
     std::fill_n(totals_, sums_size_, 0.0);
     if (to_.add) return;
     for (const ParameterTarget& p : to_.parameters) {
@@ -342,7 +340,6 @@ template <class T> class Backward {
   std::span<const int64_t> first_chunk_;  ///< {B * Hq + 1}
   int64_t rows_ = 0, chunks_ = 0;
   std::span<const KeyItem> items_;
-  std::span<std::atomic<int64_t>> passed_;
   Turns turns_;
   const ParameterTarget* matrix_ = nullptr;
   bool in_turn_ = false;  ///< several heads or batch entries add to one element of the matrix
