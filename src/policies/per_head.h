@@ -21,9 +21,10 @@ template <class T> void add_to_heads(const Sites& t, const T* sums, double* of_h
 inline void expect_number_a_head(const Inputs& in, std::string_view name) {
   const View<const void> v = find_tensor(in, name);
   if (v.dtype != DType::kFloat32 && v.dtype != DType::kFloat64)
-    dtype_error("{}: the tensor has type {}, expected float32 or float64; convert it", name, v.dtype);
+    dtype_error("{}: the tensor has type {}, expected float32 or float64; convert it", name, qkv::name(v.dtype));
   if (v.rank != 1 || v.shape[0] != in.query.shape[1])
-    shape_error("{}: the tensor has shape {}, expected one number a query head: {{{}}}", name, v, in.query.shape[1]);
+    shape_error("{}: the tensor has shape {}, expected one number a query head: {{{}}}", name, shape_text(v),
+                in.query.shape[1]);
 }
 
 }  // namespace qkv::policies
