@@ -159,6 +159,18 @@ TEST(OwnPolicies, ADerivativeOfTheirOwnIsUsedAndAgreesWithDualNumbers) {
   got.dquery.each([&](int64_t b, int64_t h, int64_t i, int64_t d) { EXPECT_EQ(got.dquery.get(b, h, i, d), 0); });
 }
 
+struct ReadsMoreThanItSays {
+  Parameter a{"a"};
+  auto operator()(auto score, Site, auto& read) const { return score + read(a, 0) * read(a, 1); }
+  auto parameters() { return std::tie(a); }
+};
+
+TEST(OwnPolicies, OneThatReadsMoreThanItSaysIsRefused) {
+  Example e = small(Attention{}.score(ReadsMoreThanItSays{}));
+  e.parameters.push_back({"a", Tensor(DType::kFloat64, {2}).normal(4)});
+  EXPECT_THROW(slopes(e, Loss(e)), OptionError);
+}
+
 TEST(OwnPolicies, SumsOfTheirTablesHaveTheSameBitsForAnyThreads) {
   Example e = with(Attention{}.visible(Causal{}).score(RelativeTable{4}), DType::kFloat32);
   ThreadPool one(1), three(3);

@@ -89,7 +89,8 @@ template <class T, int N> struct DualReader {
     int64_t index = 0;  ///< of the element, in C order
   };
   template <class... I> Dual<T, N> operator()(const Parameter& p, I... index) {
-    assert(count + 1 < N && "qkv: the modifier reads more than its kReads says");
+    if (count + 1 >= N)
+      throw OptionError("a modifier reads more parameters for one pair than it says; set its kReads to their number");
     Dual<T, N> x(p.get<T>(index...));
     x.d[size_t(count) + 1] = 1;
     sources[size_t(count)] = {&p, p.view.broadcast_index(index...)};

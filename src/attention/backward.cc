@@ -19,7 +19,8 @@ namespace {
 /// Rows of one query head of one batch entry, in arrays that have one row a query.
 struct Line {
   int32_t batch, head;
-  int64_t first;  ///< row 0 in those arrays
+  int64_t first;       ///< row 0 in those arrays
+  int64_t first_step;  ///< its first kRowsOfStep rows among those of all lines
 };
 
 template <class T> class Backward {
@@ -41,7 +42,7 @@ template <class T> class Backward {
   }
 
  private:
-  static constexpr int kRowsOfChunk = 256;  // of prepare() and finish()
+  static constexpr int kRowsOfChunk = 5 * kRowsOfStep;  // of prepare() and finish()
 
   // ---- what there is to do ----
 
@@ -52,10 +53,12 @@ template <class T> class Backward {
     size_t n = 0;
     for (int batch = 0; batch < b_.batch(); ++batch)
       for (int head = 0; head < b_.query_heads; ++head) {
-        lines[n] = {batch, head, rows_};
-        rows_ += b_.entries[size_t(batch)].queries;
+        const int64_t queries = b_.entries[size_t(batch)].queries;
+        lines[n] = {batch, head, rows_, steps_of_lines_};
+        rows_ += queries;
+        steps_of_lines_ += ceil_div(queries, int64_t{kRowsOfStep});
         first_chunk[n++] = chunks_;
-        chunks_ += ceil_div(int64_t{b_.entries[size_t(batch)].queries}, int64_t{kRowsOfChunk});
+        chunks_ += ceil_div(queries, int64_t{kRowsOfChunk});
       }
     first_chunk[n] = chunks_;
     lines_ = {lines, n};
@@ -112,6 +115,7 @@ template <class T> class Backward {
     m_ = c.take<T>(rows_);
     share_ = c.take<T>(rows_);
     delta_ = c.take<T>(rows_);
+    hulls_ = c.take<KeyRange>(steps_of_lines_);
     dq_ = c.take<T>(to_.dquery ? rows_ * stride_ : 0);
     totals_ = c.take<double>(sums_size_);
   }
@@ -144,7 +148,7 @@ template <class T> class Backward {
     return {line, first, std::min(kRowsOfChunk, e.queries - first), e.first_query + first};
   }
 
-  /// m, share and delta of some rows; their dq is 0.
+  /// m, share and delta of some rows, and which keys they see; their dq is 0.
   void prepare(int64_t number) {
     const Leased leased(*this);
     const Chunk c = chunk(number);
@@ -169,6 +173,18 @@ template <class T> class Backward {
       if (given_.dlse) delta[i] -= at(given_.dlse);
     }
     if (to_.dquery) std::fill_n(dq_ + (c.line.first + c.first) * stride_, c.n * stride_, T(0));
+    for (int32_t i = c.first; i < c.first + c.n; i += kRowsOfStep)
+      hulls_[c.line.first_step + i / kRowsOfStep] = hull_of(c.line, i, std::min(i + kRowsOfStep, c.first + c.n));
+  }
+
+  /// The columns that any of these rows sees, as far as ranges know.
+  KeyRange hull_of(const Line& line, int32_t first, int32_t last) const {
+    KeyRange hull{std::numeric_limits<int32_t>::max(), 0};
+    for (int32_t i = first; i < last; ++i) {
+      const KeyRange seen = b_.range(line.batch, line.head, i);
+      if (!seen.empty()) hull = {std::min(hull.first, seen.first), std::max(hull.last, seen.last)};
+    }
+    return hull;
   }
 
   bool is_zero(const T* row) const {
@@ -209,9 +225,13 @@ template <class T> class Backward {
   void step(const KeyItem& item, int64_t number, int n, int32_t first, int64_t done, Scratch& s) {
     const Entry& e = b_.entries[size_t(item.batch)];
     const int head = b_.query_head(item.key_head, n), rows = std::min(kRowsOfStep, e.queries - first);
+    const Line& line = lines_[size_t(item.batch) * size_t(b_.query_heads) + size_t(head)];
+    const KeyRange hull = hulls_[line.first_step + first / kRowsOfStep];
+    if (std::max(hull.first, item.columns.first) >= std::min(hull.last, item.columns.last))
+      return turns_.pass(number, done + 1);
     RowTile tile;
     make_tile(b_, item.batch, item.key_head, n, 1, first, rows, 8, tile);
-    const int64_t at = lines_[size_t(item.batch) * size_t(b_.query_heads) + size_t(head)].first + first;
+    const int64_t at = line.first + first;
     QueryRows<T> q{&tile, {}, {}, s.scaled, m_ + at, share_ + at, delta_ + at};
     q.query = steps_.fetch(b_.query, item.batch, head, b_.head_dim, e.first_query + first, rows, s.query);
     q.dout = steps_.fetch(given_.dout, item.batch, head, b_.value_dim, e.first_query + first, rows, s.dout);
@@ -321,7 +341,8 @@ template <class T> class Backward {
         const Line& line = lines_[size_t(batch) * size_t(b_.query_heads) + size_t(head)];
         for (int32_t i = 0; i < b_.entries[size_t(batch)].queries; ++i) {
           const int64_t n = line.first + i;
-          if (share_[n] != 0) sum -= std::exp(sink - double(m_[n])) * double(share_[n]) * double(delta_[n]);
+          if (share_[n] != 0 && m_[n] != -std::numeric_limits<T>::infinity())
+            sum -= std::exp(sink - double(m_[n])) * double(share_[n]) * double(delta_[n]);
         }
       }
       put(v(head), sum);
@@ -338,7 +359,7 @@ template <class T> class Backward {
 
   std::span<const Line> lines_;           ///< {B, Hq}
   std::span<const int64_t> first_chunk_;  ///< {B * Hq + 1}
-  int64_t rows_ = 0, chunks_ = 0;
+  int64_t rows_ = 0, steps_of_lines_ = 0, chunks_ = 0;
   std::span<const KeyItem> items_;
   Turns turns_;
   const ParameterTarget* matrix_ = nullptr;
@@ -346,6 +367,7 @@ template <class T> class Backward {
   size_t bytes_ = 0;
   int64_t stride_ = 0, sums_size_ = 0, tensors_ = 0;
   T *m_ = nullptr, *share_ = nullptr, *delta_ = nullptr;  ///< {rows}
+  KeyRange* hulls_ = nullptr;                             ///< {steps of all lines}: what kRowsOfStep rows see
   T* dq_ = nullptr;                                       ///< {rows, stride}
   double* totals_ = nullptr;                              ///< {sums}
 };

@@ -78,6 +78,16 @@ GradientTargets::GradientTargets(const Bound& b, const Gradients& g, CallArena& 
             "{}: a gradient by '{}' is asked for, but two steps of the attention read it ({}); give one a tensor of "
             "another name",
             kName, name, b.attention.text());
+      const auto same = [&](const ParameterTarget& p) {
+        return p.step == step && p.tensor == size_t(at - tensors.begin());
+      };
+      if (std::any_of(found, found + count, same))
+        option_error("{}: the gradient by '{}' is asked for twice; leave one out", kName, name);
+      if (b.scores[step]->adds_matrix() && std::any_of(found, found + count, [](const auto& p) { return p.is_matrix; }))
+        option_error(
+            "{}: gradients by two tensors that are added to the scores are asked for, '{}' is the second; ask for one at "
+            "a time",
+            kName, name);
       const View<void> view = like_parameter(b, v, name, find_tensor(b.inputs, name));
       found[count++] = {step, size_t(at - tensors.begin()), view, b.scores[step]->adds_matrix()};
     }
