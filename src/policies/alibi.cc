@@ -13,6 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace qkv::policies {
 namespace HWY_NAMESPACE {
+namespace {
 
 template <class D, class T> HWY_INLINE hn::Vec<D> Distances(D d, const Tile<T>& t, int r, int j) {
   const bool queries = t.lanes_are_queries();
@@ -27,17 +28,20 @@ template <class T> void SubtractDistances(const Tile<T>& t, const T* slope) {
     hn::StoreU(hn::NegMulAdd(OfRows(d, t, slope, r), Distances(d, t, r, j), hn::LoadU(d, at)), d, at);
   });
 }
-void SubtractFloat(const Tile<float>& t, const float* slope) { SubtractDistances(t, slope); }
-void SubtractDouble(const Tile<double>& t, const double* slope) { SubtractDistances(t, slope); }
 
 /// d score / d slope = -|p - j|
-template <class T> void SumDistances(const Tile<T>& gradient, T* sums) {
+template <class T> void SumDistances(const Tile<const T>&, const Tile<T>& gradient, const T*, T* sums) {
   SumRows(gradient, sums, [&](auto d, int r, int j) {
     return hn::Neg(hn::Mul(hn::LoadU(d, gradient.values + gradient.at(r, j)), Distances(d, gradient, r, j)));
   });
 }
-void SumFloat(const Tile<float>& gradient, float* sums) { SumDistances(gradient, sums); }
-void SumDouble(const Tile<double>& gradient, double* sums) { SumDistances(gradient, sums); }
+
+template <class T> constexpr HeadKernels<T> kAlibi{SubtractDistances<T>, nullptr, SumDistances<T>};
+
+}  // namespace
+
+const HeadKernels<float>* AlibiFloat() { return &kAlibi<float>; }
+const HeadKernels<double>* AlibiDouble() { return &kAlibi<double>; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace qkv::policies
@@ -46,37 +50,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qkv {
 namespace policies {
-HWY_EXPORT(SubtractFloat);
-HWY_EXPORT(SubtractDouble);
-HWY_EXPORT(SumFloat);
-HWY_EXPORT(SumDouble);
+HWY_EXPORT(AlibiFloat);
+HWY_EXPORT(AlibiDouble);
 namespace {
-class AlibiPass final : public passes::Score {
+class AlibiPass final : public HeadPass<AlibiPass> {
  public:
-  explicit AlibiPass(Alibi p) : Score(detail::describe(p)), p_(p) {}
-  AlibiPass(const Alibi& p, const Inputs& in) : Score(detail::flags<Alibi>()), p_(detail::bound(p, in)) {}
-  void forward(const Tile<float>& t) const override {
-    alignas(64) float slope[kMostRows];
-    numbers_of_rows(p_.slopes, t, slope);
-    HWY_DYNAMIC_DISPATCH(SubtractFloat)(t, slope);
+  explicit AlibiPass(Alibi p) : HeadPass(detail::describe(p)), p_(p) {}
+  AlibiPass(const Alibi& p, const Inputs& in) : HeadPass(detail::flags<Alibi>()), p_(detail::bound(p, in)) {}
+  template <class T> static const HeadKernels<T>& kernels() {
+    if constexpr (std::is_same_v<T, float>) return *HWY_DYNAMIC_DISPATCH(AlibiFloat)();
+    else return *HWY_DYNAMIC_DISPATCH(AlibiDouble)();
   }
-  void forward(const Tile<double>& t) const override {
-    alignas(64) double slope[kMostRows];
-    numbers_of_rows(p_.slopes, t, slope);
-    HWY_DYNAMIC_DISPATCH(SubtractDouble)(t, slope);
-  }
-  void backward(const Tile<const float>&, const Tile<float>& gradient, std::span<double* const> sums) const override {
-    if (sums[0] == nullptr) return;
-    alignas(64) float of_rows[kMostRows];
-    HWY_DYNAMIC_DISPATCH(SumFloat)(gradient, of_rows);
-    add_to_heads(gradient, of_rows, sums[0]);
-  }
-  void backward(const Tile<const double>&, const Tile<double>& gradient, std::span<double* const> sums) const override {
-    if (sums[0] == nullptr) return;
-    alignas(64) double of_rows[kMostRows];
-    HWY_DYNAMIC_DISPATCH(SumDouble)(gradient, of_rows);
-    add_to_heads(gradient, of_rows, sums[0]);
-  }
+  template <class T> void fill(const Sites& t, T* slopes) const { numbers_of_rows(p_.slopes, t, slopes); }
   bool reads_scores() const override { return false; }
   const Score* bind(const Inputs& in, passes::Arena& arena) const override { return arena.make(AlibiPass(p_, in)); }
 

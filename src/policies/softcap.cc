@@ -13,6 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace qkv::policies {
 namespace HWY_NAMESPACE {
+namespace {
 
 /// cap {rows, padded}
 template <class T> void Cap(const Tile<T>& t, const T* cap) {
@@ -21,8 +22,6 @@ template <class T> void Cap(const Tile<T>& t, const T* cap) {
     hn::StoreU(hn::Mul(hn::Tanh(d, hn::Div(hn::LoadU(d, at), c)), c), d, at);
   });
 }
-void CapFloat(const Tile<float>& t, const float* cap) { Cap(t, cap); }
-void CapDouble(const Tile<double>& t, const double* cap) { Cap(t, cap); }
 
 /// What is left of the slope: d cap tanh(x / cap) / dx = 1 - tanh(x / cap)^2.
 template <class D> HWY_INLINE hn::Vec<D> Slope(D d, hn::Vec<D> tanh) {
@@ -36,12 +35,6 @@ template <class T> void Turn(const Tile<const T>& before, const Tile<T>& gradien
     hn::StoreU(hn::IfThenZeroElse(hn::Eq(above, hn::Zero(d)), hn::Mul(above, slope)), d, at);
   });
 }
-void TurnFloat(const Tile<const float>& before, const Tile<float>& gradient, const float* cap) {
-  Turn(before, gradient, cap);
-}
-void TurnDouble(const Tile<const double>& before, const Tile<double>& gradient, const double* cap) {
-  Turn(before, gradient, cap);
-}
 
 /// d cap tanh(x / cap) / d cap = tanh(x / cap) - x / cap (1 - tanh(x / cap)^2)
 template <class T> void SumCaps(const Tile<const T>& before, const Tile<T>& gradient, const T* cap, T* sums) {
@@ -52,12 +45,13 @@ template <class T> void SumCaps(const Tile<const T>& before, const Tile<T>& grad
     return hn::IfThenZeroElse(hn::Eq(above, hn::Zero(d)), hn::Mul(above, by_cap));
   });
 }
-void SumCapsFloat(const Tile<const float>& before, const Tile<float>& gradient, const float* cap, float* sums) {
-  SumCaps(before, gradient, cap, sums);
-}
-void SumCapsDouble(const Tile<const double>& before, const Tile<double>& gradient, const double* cap, double* sums) {
-  SumCaps(before, gradient, cap, sums);
-}
+
+template <class T> constexpr HeadKernels<T> kCap{Cap<T>, Turn<T>, SumCaps<T>};
+
+}  // namespace
+
+const HeadKernels<float>* CapFloat() { return &kCap<float>; }
+const HeadKernels<double>* CapDouble() { return &kCap<double>; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace qkv::policies
@@ -70,49 +64,15 @@ namespace qkv {
 namespace policies {
 HWY_EXPORT(CapFloat);
 HWY_EXPORT(CapDouble);
-HWY_EXPORT(TurnFloat);
-HWY_EXPORT(TurnDouble);
-HWY_EXPORT(SumCapsFloat);
-HWY_EXPORT(SumCapsDouble);
 namespace {
 
-/// A pass whose rows have caps, wherever they come from: P has `template <class T> void fill(const Sites&, T* caps) const`.
-template <class P> class CapPass : public passes::Score {
+template <class P> class CapPass : public HeadPass<P> {
  public:
-  using Score::Score;
-  void forward(const Tile<float>& t) const override {
-    alignas(64) float cap[kMostRows];
-    self().fill(t, cap);
-    HWY_DYNAMIC_DISPATCH(CapFloat)(t, cap);
+  using HeadPass<P>::HeadPass;
+  template <class T> static const HeadKernels<T>& kernels() {
+    if constexpr (std::is_same_v<T, float>) return *HWY_DYNAMIC_DISPATCH(CapFloat)();
+    else return *HWY_DYNAMIC_DISPATCH(CapDouble)();
   }
-  void forward(const Tile<double>& t) const override {
-    alignas(64) double cap[kMostRows];
-    self().fill(t, cap);
-    HWY_DYNAMIC_DISPATCH(CapDouble)(t, cap);
-  }
-  void backward(const Tile<const float>& before, const Tile<float>& gradient,
-                std::span<double* const> sums) const override {
-    alignas(64) float cap[kMostRows], of_rows[kMostRows];
-    self().fill(gradient, cap);
-    if (!sums.empty() && sums[0] != nullptr) {
-      HWY_DYNAMIC_DISPATCH(SumCapsFloat)(before, gradient, cap, of_rows);
-      add_to_heads(gradient, of_rows, sums[0]);
-    }
-    HWY_DYNAMIC_DISPATCH(TurnFloat)(before, gradient, cap);
-  }
-  void backward(const Tile<const double>& before, const Tile<double>& gradient,
-                std::span<double* const> sums) const override {
-    alignas(64) double cap[kMostRows], of_rows[kMostRows];
-    self().fill(gradient, cap);
-    if (!sums.empty() && sums[0] != nullptr) {
-      HWY_DYNAMIC_DISPATCH(SumCapsDouble)(before, gradient, cap, of_rows);
-      add_to_heads(gradient, of_rows, sums[0]);
-    }
-    HWY_DYNAMIC_DISPATCH(TurnDouble)(before, gradient, cap);
-  }
-
- private:
-  const P& self() const { return static_cast<const P&>(*this); }
 };
 
 class SoftCapPass final : public CapPass<SoftCapPass> {
@@ -131,12 +91,9 @@ class SoftCapsPass final : public CapPass<SoftCapsPass> {
   SoftCapsPass(const SoftCaps& p, const Inputs& in) : CapPass(detail::flags<SoftCaps>()), p_(detail::bound(p, in)) {}
   template <class T> void fill(const Sites& t, T* caps) const { numbers_of_rows(p_.caps, t, caps); }
   const Score* bind(const Inputs& in, passes::Arena& arena) const override {
-    expect_number_a_head(in, p_.caps.name);
-    const SoftCapsPass bound(p_, in);
-    for (int64_t h = 0; h < bound.p_.caps.view.shape[0]; ++h)
-      if (!(bound.p_.caps.get<double>(h) > 0))
-        option_error("softcaps: the cap of head {} is {}, expected a number above 0", h, bound.p_.caps.get<double>(h));
-    return arena.make(SoftCapsPass(bound));
+    expect_number_a_head(
+        in, p_.caps.name, "cap", [](double x) { return x > 0; }, "a number above 0");
+    return arena.make(SoftCapsPass(p_, in));
   }
 
  private:
