@@ -56,9 +56,9 @@ template <class T> class Backward {
         const int64_t queries = b_.entries[size_t(batch)].queries;
         lines[n] = {batch, head, rows_, steps_of_lines_};
         rows_ += queries;
-        steps_of_lines_ += ceil_div(queries, int64_t{kRowsOfStep});
+        steps_of_lines_ += ceil_div(queries, kRowsOfStep);
         first_chunk[n++] = chunks_;
-        chunks_ += ceil_div(queries, int64_t{kRowsOfChunk});
+        chunks_ += ceil_div(queries, kRowsOfChunk);
       }
     first_chunk[n] = chunks_;
     lines_ = {lines, n};
@@ -73,7 +73,7 @@ template <class T> class Backward {
     for (const auto& step : b_.attention.scores()) tensors_ += int64_t(step->about().tensors.size());
     for (const ParameterTarget& p : to_.parameters)
       if (!p.is_matrix) sums_size_ += p.view.size();
-    stride_ = ceil_div(int64_t{b_.head_dim}, int64_t{steps_.prefill.vector}) * steps_.prefill.vector;
+    stride_ = round_up(b_.head_dim, steps_.prefill.vector);
     bytes_ = item_bytes();
   }
 
@@ -153,24 +153,16 @@ template <class T> class Backward {
     const Leased leased(*this);
     const Chunk c = chunk(number);
     const Scratch& s = leased.scratch;
-    T* delta = delta_ + c.line.first + c.first;
     const BlockRows<T> out =
         steps_.fetch(given_.out, c.line.batch, c.line.head, b_.value_dim, c.in_tensors, c.n, s.rows);
     const BlockRows<T> dout =
         steps_.fetch(given_.dout, c.line.batch, c.line.head, b_.value_dim, c.in_tensors, c.n, s.more);
-    kernels_.dot_rows(out.first, out.stride, dout.first, dout.stride, c.n, b_.value_dim, delta);
-    for (int i = 0; i < c.n; ++i)
-      if (std::isnan(delta[i]) && is_zero(out.row(i)))
-        delta[i] = 0;  // a row that sees nothing, whatever dout holds there
+    given_.deltas(c.line.batch, c.line.head, c.in_tensors, out, dout, c.n, b_.value_dim,
+                  delta_ + c.line.first + c.first);
     for (int i = 0; i < c.n; ++i) {
-      const auto at = [&](const RowsOf& x) {
-        return *static_cast<const T*>(x.at(c.line.batch, c.line.head, c.in_tensors + i));
-      };
-      T& m = m_[c.line.first + c.first + i];
-      T& share = share_[c.line.first + c.first + i];
-      if (given_.row_max) m = at(given_.row_max), share = at(given_.row_sum) == 0 ? T(0) : 1 / at(given_.row_sum);
-      else m = at(given_.lse), share = 1;
-      if (given_.dlse) delta[i] -= at(given_.dlse);
+      const auto [m, l] = given_.sums<T>(c.line.batch, c.line.head, c.in_tensors + i);
+      m_[c.line.first + c.first + i] = m;
+      share_[c.line.first + c.first + i] = l == 0 ? T(0) : 1 / l;
     }
     if (to_.dquery) std::fill_n(dq_ + (c.line.first + c.first) * stride_, c.n * stride_, T(0));
     for (int32_t i = c.first; i < c.first + c.n; i += kRowsOfStep)
@@ -185,10 +177,6 @@ template <class T> class Backward {
       if (!seen.empty()) hull = {std::min(hull.first, seen.first), std::max(hull.last, seen.last)};
     }
     return hull;
-  }
-
-  bool is_zero(const T* row) const {
-    return std::all_of(row, row + b_.value_dim, [](T x) { return x == 0; });
   }
 
   void finish(int64_t number) {
@@ -211,7 +199,7 @@ template <class T> class Backward {
     s.keys.start(b_, steps_, item,
                  {bool(to_.dquery), bool(to_.dkey), bool(to_.dvalue), matrix_ == nullptr ? -1 : int(matrix_->step)});
     const Entry& e = b_.entries[size_t(item.batch)];
-    const int64_t steps = ceil_div(int64_t{e.queries}, int64_t{kRowsOfStep});
+    const int64_t steps = ceil_div(e.queries, kRowsOfStep);
     for (int n = 0; n < b_.group(); ++n)
       for (int64_t i = steps; i-- > 0;) {
         stop_point(call_.stop);
@@ -341,8 +329,7 @@ template <class T> class Backward {
         const Line& line = lines_[size_t(batch) * size_t(b_.query_heads) + size_t(head)];
         for (int32_t i = 0; i < b_.entries[size_t(batch)].queries; ++i) {
           const int64_t n = line.first + i;
-          if (share_[n] != 0 && m_[n] != -std::numeric_limits<T>::infinity())
-            sum -= std::exp(sink - double(m_[n])) * double(share_[n]) * double(delta_[n]);
+          if (share_[n] != 0) sum -= std::exp(sink - double(m_[n])) * double(share_[n]) * double(delta_[n]);
         }
       }
       put(v(head), sum);
@@ -355,7 +342,6 @@ template <class T> class Backward {
   const Call& call_;
   Workspace::Impl& workspace_;
   Steps<T> steps_;
-  const kernels::BackwardKernels<T>& kernels_ = kernels::backward_kernels<T>();
 
   std::span<const Line> lines_;           ///< {B, Hq}
   std::span<const int64_t> first_chunk_;  ///< {B * Hq + 1}

@@ -1,6 +1,7 @@
 #include "attention/gradient_targets.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "attention/check.h"
 #include "core/format.h"
@@ -54,6 +55,19 @@ Given::Given(const Bound& b, const Upstream& up, const char* function) {
     option_error("{}: row_max and row_sum are missing; ask forward() for them and pass them on, or lse alone",
                  function);
 }
+
+template <class T>
+void Given::deltas(int batch, int head, int64_t row, BlockRows<T> x, BlockRows<T> dx, int n, int value_dim,
+                   T* delta) const {
+  kernels::backward_kernels<T>().dot_rows(x.first, x.stride, dx.first, dx.stride, n, value_dim, delta);
+  for (int i = 0; i < n; ++i) {
+    const T* numbers = x.row(i);
+    if (std::isnan(delta[i]) && std::all_of(numbers, numbers + value_dim, [](T v) { return v == 0; })) delta[i] = 0;
+    if (dlse) delta[i] -= *static_cast<const T*>(dlse.at(batch, head, row + i));
+  }
+}
+template void Given::deltas(int, int, int64_t, BlockRows<float>, BlockRows<float>, int, int, float*) const;
+template void Given::deltas(int, int, int64_t, BlockRows<double>, BlockRows<double>, int, int, double*) const;
 
 GradientTargets::GradientTargets(const Bound& b, const Gradients& g, CallArena& arena) : add(g.add) {
   dquery = like(b, g.dquery, "dquery", b.inputs.query, "query");

@@ -1,10 +1,11 @@
 // The views of Upstream and Gradients, checked, and how rows get into them.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <utility>
 
-#include "attention/bind.h"
-#include "kernels/kernels.h"
+#include "attention/tile_state.h"
 #include "qkv/backward.h"
 
 namespace qkv {
@@ -13,6 +14,18 @@ namespace qkv {
 struct Given {
   Given(const Bound&, const Upstream&, const char* function);
   RowsOf out, dout, lse, dlse, row_max, row_sum;
+
+  /// m and l of w = exp(s - m) / l, of a row of one head. Of lse alone where there is no more. l is 0 where nothing is seen.
+  template <class T> std::pair<T, T> sums(int batch, int head, int64_t row) const {
+    const auto at = [&](const RowsOf& x) { return *static_cast<const T*>(x.at(batch, head, row)); };
+    if (row_max) return {at(row_max), at(row_sum)};
+    const T m = at(lse);
+    return {m, m == -std::numeric_limits<T>::infinity() ? T(0) : T(1)};
+  }
+  /// delta[i] = dx[i] . x[i] - dlse of the n rows from `row` on: x, dx {n, value_dim} are out and dout, as fetched. Of a row that
+  /// sees nothing the product is 0, whatever dout holds there.
+  template <class T>
+  void deltas(int batch, int head, int64_t row, BlockRows<T> x, BlockRows<T> dx, int n, int value_dim, T* delta) const;
 };
 
 /// A gradient by a tensor that a step reads.

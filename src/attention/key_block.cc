@@ -1,23 +1,21 @@
 #include "attention/key_block.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "attention/dropout.h"
 #include "core/bits.h"
+#include "core/ceil_div.h"
 
 namespace qkv {
 namespace {
 
 constexpr int kWords = 64;
 
-int round_up(int n, int to) { return (n + to - 1) / to * to; }
-
 }  // namespace
 
 template <class T>
 void KeyBlock<T>::carve(Carver& c, const Bound& b, const kernels::PrefillKernels<T>& prefill, bool with_matrix) {
-  const int width = prefill.query_tile, most = (kKeysOfItem + width - 1) / width;
+  const int width = prefill.query_tile, most = int(ceil_div(kKeysOfItem, width));
   for (int n = 0; n < most; ++n) {
     KeyTile<T>& t = tiles_[n];
     t.k = c.take<T>(int64_t{b.head_dim} * width);
@@ -58,7 +56,7 @@ template <class T> void KeyBlock<T>::start(const Bound& b, const Steps<T>& steps
     KeyTile<T>& t = tiles_[count_++];
     const int keys = std::min(width, n - first);
     t.columns = {item.columns.first + first, item.columns.first + first + keys};
-    t.lanes = round_up(keys, unit);
+    t.lanes = int(round_up(keys, unit));
     if (t.lanes > keys) {
       std::fill_n(t.k, int64_t{b.head_dim} * t.lanes, T(0));
       std::fill_n(t.v, int64_t{b.value_dim} * t.lanes, T(0));
@@ -118,11 +116,7 @@ template <class T> uint64_t KeyBlock<T>::kept_lanes(int row, int n) const {
 
 template <class T> Sites KeyBlock<T>::sites(const Bound& b, const RowTile& rows, const KeyTile<T>& t) {
   const int keys = t.columns.last - t.columns.first;
-  const int32_t start = b.entries[size_t(batch_)].key_start;
-  for (int j = 0; j < t.lanes; ++j) {
-    column_[j] = t.columns.first + std::min(j, keys - 1);
-    key_[j] = column_[j] + start;
-  }
+  number_keys(b.entries[size_t(batch_)], t.columns.first, keys, t.lanes, column_, key_);
   const int r = t.first_row;
   return {t.rows, keys, t.lanes, 1, batch_, rows.head + r, rows.row + r, rows.query + r, column_, key_};
 }
@@ -163,13 +157,7 @@ void KeyBlock<T>::products(const Bound& b, const Steps<T>& steps, const QueryRow
   const Sites at = b.scores.empty() ? Sites{} : sites(b, *q.tile, t);
   if (!b.scores.empty()) modify(b, at, numbers);
   if (t.hides) kernels_.hide(s_, rows, lanes, seen);
-  if (!rows_finite_ || !keys_finite_) {
-    constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
-    for (int i = 0; i < rows; ++i) {
-      seen[i] = 0;
-      for (int j = 0; j < lanes; ++j) seen[i] |= uint64_t(!(s_[int64_t{i} * lanes + j] == kMinusInf)) << j;
-    }
-  }
+  if (!rows_finite_ || !keys_finite_) words_of_scores(s_, 1, lanes, lanes, rows, seen);
   prefill.scores(t.v, lanes, dout, q.dout.stride, rows, b.value_dim, ds);
   if (b.dropout)
     for (int i = 0; i < rows; ++i) keep_[i] = kept_lanes(r + i, t.columns.first - tiles_[0].columns.first);

@@ -14,9 +14,7 @@ int64_t stored_columns(const Bound& b, int batch) { return b.packed ? b.entries[
 
 std::span<const KeyItem> plan_keys(const Bound& b, KeyOrder order, CallArena& arena) {
   const int64_t lines = int64_t{b.batch()} * b.key_heads;
-  const auto blocks = [&](int64_t line) {
-    return ceil_div(stored_columns(b, int(line / b.key_heads)), int64_t{kKeysOfItem});
-  };
+  const auto blocks = [&](int64_t line) { return ceil_div(stored_columns(b, int(line / b.key_heads)), kKeysOfItem); };
   int64_t count = 0, most = 0;
   for (int64_t line = 0; line < lines; ++line) {
     count += blocks(line);

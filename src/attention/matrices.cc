@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "attention/check.h"
+#include "core/ceil_div.h"
 #include "core/format.h"
 #include "core/parallel.h"
 
@@ -74,7 +75,7 @@ template <class T>
 void Matrices<T>::write(Workspace::Impl& workspace, const RowsOf& row_max, const RowsOf& row_sum,
                         const Call& call) const {
   if (!wanted()) return;
-  const int64_t tile = steps_.prefill.query_tile, tiles = (rows_ + tile - 1) / tile;
+  const int64_t tile = steps_.prefill.query_tile, tiles = ceil_div(rows_, tile);
   Carver size;
   TileState<T> counted;
   BlockScratch<T> counted_scratch;

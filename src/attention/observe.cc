@@ -1,7 +1,9 @@
-// A sweep over finished weights, or over the gradients by them. Key blocks outside, rows inside: whoever adds up columns finishes one block after another.
+// A sweep over finished weights, or over the gradients by them. Key blocks outside, rows inside: whoever adds up columns finishes
+// one block after another.
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "attention/check.h"
@@ -9,6 +11,7 @@
 #include "attention/gradient_targets.h"
 #include "attention/matrices.h"
 #include "attention/tile_state.h"
+#include "core/ceil_div.h"
 #include "core/format.h"
 #include "core/parallel.h"
 
@@ -19,18 +22,18 @@ constexpr int kBlock = kernels::kKeyBlock;
 constexpr int32_t kColumns = 2048;  // of a work item, so that cells of a picture belong to one
 constexpr int64_t kWave = 64;       // items whose forks live at the same time; fixed, so that sums have one order
 
-/// What the rows of a sweep were left by forward(), and what is wanted of the pairs.
-struct Rest {
-  RowsOf row_max, row_sum, lse;  // both sums, or lse alone
-  const Given* given = nullptr;  // null: weights are wanted
+/// Where weights come from, and what is wanted of the pairs.
+struct Wish {
+  RowsOf row_max{}, row_sum{};   // for weights
+  const Given* given = nullptr;  // for gradients
   PairGradient what = PairGradient::kWeight;
 };
 
 template <class T> class Sweep {
  public:
-  Sweep(const Bound& b, const Rest& rest, const Call& call, Workspace::Impl& workspace)
-      : b_(b), rest_(rest), call_(call), workspace_(workspace), steps_(b) {
-    chunks_ = (b.longest_key + kColumns - 1) / kColumns;
+  Sweep(const Bound& b, const Wish& wish, const Call& call, Workspace::Impl& workspace)
+      : b_(b), wish_(wish), call_(call), workspace_(workspace), steps_(b) {
+    chunks_ = ceil_div(b.longest_key, kColumns);
     Carver size;
     lay_out(size, counted_, counted_scratch_);
     bytes_ = size.used();
@@ -64,9 +67,11 @@ template <class T> class Sweep {
   }
   /// m and l of w = exp(s - m) / l. {lanes}
   void sums_of(const RowTile& t, T* m, T* l) const {
-    if (rest_.row_max) return gather_sums(t, rest_.row_max, rest_.row_sum, m, l);
-    gather_sums(t, rest_.lse, rest_.lse, m, l);
-    for (int r = 0; r < t.lanes; ++r) l[r] = r < t.rows && m[r] != -std::numeric_limits<T>::infinity() ? T(1) : T(0);
+    if (wish_.given == nullptr) return gather_sums(t, wish_.row_max, wish_.row_sum, m, l);
+    std::fill_n(m, t.lanes, -std::numeric_limits<T>::infinity());
+    std::fill_n(l, t.lanes, T(0));
+    for (int r = 0; r < t.rows; ++r)
+      std::tie(m[r], l[r]) = wish_.given->sums<T>(t.batch, t.head[r], t.first_query + t.row[r]);
   }
 
   /// One batch entry, one query head, kColumns columns.
@@ -103,43 +108,27 @@ template <class T> class Sweep {
     steps_.scores(b_, state, keys, part.first, n, scratch);
     steps_.prefill.raise_max(scratch.s, n, t.lanes, part.cover == Cover::kPartial ? scratch.words : nullptr,
                              scratch.before, scratch.alpha);
-    for (int j = 0; j < n; ++j) scratch.seen[j] = seen_by(t, scratch.s + int64_t{j} * t.lanes);
+    if (wish_.given != nullptr) words_of_scores(scratch.s, 1, t.lanes, t.rows, n, scratch.seen);
     steps_.prefill.weights(scratch.s, n, t.lanes, m, l);
-    if (rest_.given != nullptr) to_gradients(state, scratch, part);
-    for (int j = 0; j < n + 16; ++j) {
-      scratch.column[j] = part.first + std::min(j, n - 1);
-      scratch.key[j] = scratch.column[j] + b_.entries[size_t(t.batch)].key_start;
-    }
+    if (wish_.given != nullptr) to_gradients(state, scratch, part);
+    number_keys(b_.entries[size_t(t.batch)], part.first, n, n + 16, scratch.column, scratch.key);
     const Sites sites{t.rows, n, 1, t.lanes, t.batch, t.head, t.row, t.query, scratch.column, scratch.key};
     for (const auto& o : observers) o->see(Tile<const T>{sites, scratch.s});
-  }
-
-  static uint64_t seen_by(const RowTile& t, const T* scores) {
-    uint64_t word = 0;
-    for (int r = 0; r < t.rows; ++r) word |= uint64_t(!(scores[r] == -std::numeric_limits<T>::infinity())) << r;
-    return word;
   }
 
   /// scratch.s {keys, lanes} holds weights and gets what is wanted of them; scratch.seen says which pairs are visible.
   void to_gradients(const TileState<T>& state, BlockScratch<T>& scratch, Part part) const {
     const RowTile& t = state.tile;
-    const Given& given = *rest_.given;
-    const int n = part.keys();
-    T delta[RowTile::kPadded] = {};
+    const Given& given = *wish_.given;
+    const int n = part.keys(), head = t.head[0];
+    const int64_t first = t.first_query + t.row[0];  // rows of one head, one after the other
+    T delta[RowTile::kPadded];
     T* dout = state.chunk.o;  // {value_dim, lanes}
-    std::fill_n(dout, int64_t{b_.value_dim} * t.lanes, T(0));
-    for (int r = 0; r < t.rows; ++r) {
-      T row[2];  // one number of dout and of out
-      for (int e = 0; e < b_.value_dim; ++e) {
-        for (const auto& [tensor, to] : {std::pair{&given.dout, row}, {&given.out, row + 1}}) {
-          const std::byte* at = static_cast<const std::byte*>(t.in(*tensor, r)) + e * tensor->column * tensor->element;
-          steps_.rows.load(at, tensor->type, 1, 1, 1, 1, to, 1);
-        }
-        dout[int64_t{e} * t.lanes + r] = row[0];
-        delta[r] += row[0] * row[1];
-      }
-      if (given.dlse) delta[r] -= *static_cast<const T*>(t.in(given.dlse, r));
-    }
+    if (t.lanes > t.rows) std::fill_n(dout, int64_t{b_.value_dim} * t.lanes, T(0));
+    const BlockRows<T> above = steps_.fetch(given.dout, t.batch, head, b_.value_dim, first, t.rows, scratch.rows);
+    const BlockRows<T> out = steps_.fetch(given.out, t.batch, head, b_.value_dim, first, t.rows, scratch.values);
+    given.deltas(t.batch, head, first, out, above, t.rows, b_.value_dim, delta);
+    steps_.rows.transpose(above.first, above.stride, t.rows, b_.value_dim, T(1), dout, t.lanes);
     const BlockRows<T> values =
         steps_.fetch(b_, b_.value, t.batch, t.key_head, b_.value_dim, part.first, n, scratch.values);
     T* by_weight = scratch.score_copy;
@@ -154,14 +143,14 @@ template <class T> class Sweep {
         const T weight = scratch.s[at], dweight = by_weight[at];
         const bool seen = scratch.seen[j] >> r & 1;
         scratch.s[at] = !seen                                 ? T(0)
-                        : rest_.what == PairGradient::kWeight ? dweight
-                        : rest_.what == PairGradient::kScore  ? weight * (dweight - delta[r])
+                        : wish_.what == PairGradient::kWeight ? dweight
+                        : wish_.what == PairGradient::kScore  ? weight * (dweight - delta[r])
                                                               : weight * dweight;
       }
   }
 
   const Bound& b_;
-  const Rest& rest_;
+  const Wish& wish_;
   const Call& call_;
   Workspace::Impl& workspace_;
   Steps<T> steps_;
@@ -171,10 +160,10 @@ template <class T> class Sweep {
   BlockScratch<T> counted_scratch_;
 };
 
-void sweep(const Bound& b, const Rest& rest, std::span<const ObserverRef> observers, const Call& call,
+void sweep(const Bound& b, const Wish& wish, std::span<const ObserverRef> observers, const Call& call,
            Workspace::Impl& workspace) {
-  if (b.is_double()) Sweep<double>(b, rest, call, workspace).run(observers);
-  else Sweep<float>(b, rest, call, workspace).run(observers);
+  if (b.is_double()) Sweep<double>(b, wish, call, workspace).run(observers);
+  else Sweep<float>(b, wish, call, workspace).run(observers);
 }
 
 }  // namespace
@@ -191,8 +180,7 @@ void observe(const Attention& a, const Inputs& in, const RowSums& sums, std::spa
   const DType type = b.is_double() ? DType::kFloat64 : DType::kFloat32;
   sweep(b,
         {check_output(b, sums.row_max, "observe", "row_max", type, -1),
-         check_output(b, sums.row_sum, "observe", "row_sum", type, -1),
-         {}},
+         check_output(b, sums.row_sum, "observe", "row_sum", type, -1)},
         observers, call, workspace);
 }
 
@@ -204,7 +192,7 @@ void observe_gradients(const Attention& a, const Inputs& in, const Upstream& up,
   stop_point(call.stop);
   const Bound b(a, in, workspace.arena, "observe_gradients", Values::kNeeded);
   const Given given(b, up, "observe_gradients");
-  sweep(b, {given.row_max, given.row_sum, given.lse, &given, what}, observers, call, workspace);
+  sweep(b, {.given = &given, .what = what}, observers, call, workspace);
 }
 
 }  // namespace qkv

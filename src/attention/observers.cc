@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "attention/check.h"
+#include "core/ceil_div.h"
 #include "core/format.h"
 
 namespace qkv {
@@ -80,7 +81,7 @@ Pyramid::Pyramid(View<float> largest, View<float> mean, int64_t queries, int64_t
     option_error("Pyramid: cell is {}, expected a power of two from 1 to {}; cell_for() finds one", cell, kLargestCell);
   for (const auto& [name, view] : {std::pair{"largest", largest}, std::pair{"mean", mean}}) {
     check::data("Pyramid", name, view);
-    const int64_t rows = (queries + cell - 1) / cell, columns = (keys + cell - 1) / cell;
+    const int64_t rows = ceil_div(queries, cell), columns = ceil_div(keys, cell);
     if (view.rank != 4 || view.shape[2] != rows || view.shape[3] != columns)
       shape_error(
           "Pyramid: {} has shape {}, expected {{B, Hq, {}, {}}} for {} queries, {} keys and cells of {}; allocate it so",
@@ -98,7 +99,7 @@ void Pyramid::begin(const Extents& w) {
 }
 int Pyramid::cell_for(int64_t queries, int64_t keys, int limit) {
   int cell = 1;
-  while (cell < kLargestCell && std::max((queries + cell - 1) / cell, (keys + cell - 1) / cell) > limit) cell *= 2;
+  while (cell < kLargestCell && ceil_div(std::max(queries, keys), cell) > limit) cell *= 2;
   return cell;
 }
 std::unique_ptr<passes::Observer> Pyramid::fork() const { return std::make_unique<Pyramid>(*this); }

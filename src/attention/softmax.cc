@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "attention/check.h"
+#include "core/ceil_div.h"
 #include "core/elements.h"
 #include "core/format.h"
 #include "core/parallel.h"
@@ -134,7 +135,7 @@ template <class T, class F> void for_lines_as(const Lines& lines, const Call& ca
   WorkspaceOf workspace_of(call);
   Workspace::Impl& workspace = workspace_of.impl();
   const int64_t per_item = std::max<int64_t>(1, kElementsOfAnItem / std::max<int64_t>(1, lines.length));
-  const int64_t items = (lines.count + per_item - 1) / per_item;
+  const int64_t items = ceil_div(lines.count, per_item);
   parallel(call, items, [&](int64_t item) {
     const Workspace::Impl::Lease lease(workspace, size_t(lines.length) * sizeof(T));
     T* values = static_cast<T*>(lease.data());

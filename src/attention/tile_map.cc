@@ -4,6 +4,9 @@
 #include <cstring>
 #include <limits>
 
+#include "core/bits.h"
+#include "core/ceil_div.h"
+
 namespace qkv {
 namespace {
 
@@ -12,8 +15,7 @@ constexpr int kBlock = kernels::kKeyBlock;
 /// Fills the padding and the hull once the real rows stand.
 void finish_tile(const Bound& b, RowTile& t, int vector) {
   t.first_query = b.entries[size_t(t.batch)].first_query;
-  const int unit = std::max(8, vector);
-  t.lanes = (t.rows + unit - 1) / unit * unit;
+  t.lanes = int32_t(round_up(t.rows, std::max(8, vector)));
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   t.hull = {kMost, 0};
   t.core = {0, kMost};
@@ -58,10 +60,7 @@ void hide_pairs(const Bound& b, const RowTile& t, int rows, Part part, uint64_t*
   const int keys = part.keys();
   alignas(64) uint8_t visible[RowTile::kPadded * kBlock];
   int32_t column[kBlock + 8], key[kBlock + 8];
-  for (int j = 0; j < keys + 8; ++j) {
-    column[j] = part.first + std::min(j, keys - 1);
-    key[j] = column[j] + e.key_start;
-  }
+  number_keys(e, part.first, keys, keys + 8, column, key);
   // Lanes are keys: rows of masks run along keys.
   const Sites sites{rows, keys, kBlock, 1, t.batch, t.head, t.row, t.query, column, key};
   const auto may_hide = [&](const passes::Score* s) { return s->may_hide(sites); };
@@ -99,6 +98,13 @@ void repeat_heads(const RowTile& t, int keys, uint64_t* words) {
 }
 
 }  // namespace
+
+void number_keys(const Entry& e, int32_t first, int n, int padded, int32_t* column, int32_t* key) {
+  for (int j = 0; j < padded; ++j) {
+    column[j] = first + std::min(j, n - 1);
+    key[j] = column[j] + e.key_start;
+  }
+}
 
 void make_tile(const Bound& b, int batch, int key_head, int first_head, int heads, int first_row, int n, int vector,
                RowTile& t) {
@@ -155,7 +161,7 @@ Part look(const Bound& b, const RowTile& t, KeyRange columns, uint64_t* words) {
   if (first == last) return {};
   std::memmove(words, words + first, size_t(last - first) * sizeof *words);
   part = {part.first + first, part.first + last, Cover::kPartial};
-  const uint64_t all = (uint64_t{1} << rows) - 1;
+  const uint64_t all = low_bits(rows);
   if (std::all_of(words, words + part.keys(), [all](uint64_t w) { return w == all; })) part.cover = Cover::kFull;
   else if (once) repeat_heads(t, part.keys(), words);
   return part;

@@ -28,6 +28,9 @@ struct RowTile {
   void* in(const RowsOf& tensor, int r) const { return tensor.at(batch, head[r], first_query + row[r]); }
 };
 
+/// Columns and positions of n keys from column `first` on; padding repeats the last. column, key {padded}
+void number_keys(const Entry&, int32_t first, int n, int padded, int32_t* column, int32_t* key);
+
 /// Rows [first_row, first_row + n) of `heads` heads, from the n-th query head of the key head on. `vector`: elements of one.
 void make_tile(const Bound&, int batch, int key_head, int first_head, int heads, int first_row, int n, int vector,
                RowTile&);

@@ -12,15 +12,6 @@ namespace {
 constexpr int kBlock = kernels::kKeyBlock;
 template <class T> constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
 
-/// Bits of the pairs that have a score at all: for values that are not finite, which 0 * value must not reach.
-template <class T>
-void words_of_scores(const T* s, int row_stride, int key_stride, int rows, int keys, uint64_t* words) {
-  for (int j = 0; j < keys; ++j) {
-    words[j] = 0;
-    for (int r = 0; r < rows; ++r) words[j] |= uint64_t(!(s[r * row_stride + j * key_stride] == kMinusInf<T>)) << r;
-  }
-}
-
 /// Asks for the n-th of `shares` shares of the block that begins at column `first`: keys and values come from the L3 cache
 /// or from memory while the tiles work on the block before.
 void prefetch(const Bound& b, const RowsOf& rows, int batch, int head, int width, int32_t first, size_t n,
@@ -35,6 +26,14 @@ void prefetch(const Bound& b, const RowsOf& rows, int batch, int head, int width
 }
 
 }  // namespace
+
+template <class T>
+void words_of_scores(const T* s, int row_stride, int key_stride, int rows, int keys, uint64_t* words) {
+  for (int j = 0; j < keys; ++j) {
+    words[j] = 0;
+    for (int r = 0; r < rows; ++r) words[j] |= uint64_t(!(s[r * row_stride + j * key_stride] == kMinusInf<T>)) << r;
+  }
+}
 
 template <class T> void TileSums<T>::carve(Carver& c, const Bound& b, int lanes, int top, bool with_statistics) {
   m = c.take<T>(lanes);
@@ -160,11 +159,7 @@ BlockRows<T> Steps<T>::fetch(const RowsOf& from, int batch, int head, int width,
 template <class T>
 void Steps<T>::modify(const Bound& b, const TileState<T>& state, int32_t first, int n, BlockScratch<T>& scratch) const {
   const RowTile& t = state.tile;
-  const int32_t start = b.entries[size_t(t.batch)].key_start;
-  for (int j = 0; j < n + 16; ++j) {
-    scratch.column[j] = first + std::min(j, n - 1);
-    scratch.key[j] = scratch.column[j] + start;
-  }
+  number_keys(b.entries[size_t(t.batch)], first, n, n + 16, scratch.column, scratch.key);
   const int row_stride = state.decode ? kBlock : 1, key_stride = state.decode ? 1 : t.lanes;
   const Sites sites{t.rows, n, row_stride, key_stride, t.batch, t.head, t.row, t.query, scratch.column, scratch.key};
   for (const passes::Score* pass : b.scores) pass->forward(Tile<T>{sites, scratch.s});
@@ -268,6 +263,8 @@ void Steps<T>::block(const Bound& b, const MaskBand& masks, const Slot& slot, in
   }
 }
 
+template void words_of_scores(const float*, int, int, int, int, uint64_t*);
+template void words_of_scores(const double*, int, int, int, int, uint64_t*);
 template struct TileSums<float>;
 template struct TileSums<double>;
 template struct BlockScratch<float>;

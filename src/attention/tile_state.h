@@ -54,6 +54,11 @@ template <class T> struct TileState {
   void end_chunk(const Bound&, const Steps<T>&);
 };
 
+/// Bit r of words[j] says whether row r has a score against key j at all, s[r * row_stride + j * key_stride] > -inf: for keys and
+/// values that are not finite, which 0 * value must not reach. Rows may be lanes of keys, and keys rows of queries.
+template <class T>
+void words_of_scores(const T* s, int row_stride, int key_stride, int rows, int keys, uint64_t* words);
+
 /// Keys or values of one head, ready to be read: contiguous along the last axis.
 template <class T> struct BlockRows {
   const T* first;

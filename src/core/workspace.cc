@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/ceil_div.h"
+
 namespace qkv {
 
 void CallArena::reset() {
@@ -15,7 +17,7 @@ void CallArena::reset() {
 
 void* CallArena::allocate(size_t bytes, size_t alignment) {
   for (; block_ < blocks_.size(); ++block_, used_ = 0) {
-    const size_t at = (used_ + alignment - 1) / alignment * alignment;
+    const size_t at = size_t(round_up(int64_t(used_), int64_t(alignment)));
     if (at + bytes > blocks_[block_]->bytes()) continue;
     used_ = at + bytes;
     return static_cast<std::byte*>(blocks_[block_]->reserve(0)) + at;

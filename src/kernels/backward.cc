@@ -13,10 +13,8 @@ namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <class T> using Full = hn::ScalableTag<T>;
-constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;  // 32 of them
-constexpr int kRows = kManyRegisters ? 6 : 4;                                      // of a panel of add_rows
-constexpr int kVectors = kManyRegisters ? 4 : 2;                                   // of a panel of add_rows
+constexpr int kRows = kManyRegisters ? 6 : 4;     // of a panel of add_rows
+constexpr int kVectors = kManyRegisters ? 4 : 2;  // of a panel of add_rows
 
 template <class T> void Hide(T* s, int rows, int lanes, Words seen) {
   const Full<T> d;

@@ -1,4 +1,6 @@
 // Few rows against a block of keys; lanes are keys in the scores and value dimensions in the sums. See kernels.h.
+#include "core/bits.h"
+#include "core/ceil_div.h"
 #include "core/targets.h"
 #include "kernels/kernels.h"
 #undef HWY_TARGET_INCLUDE
@@ -15,7 +17,6 @@ namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <class T> using Full = hn::ScalableTag<T>;
 constexpr int kKeys = 16;   // keys that scores() transposes at a time
 constexpr int kAhead = 32;  // rows of keys or values to prefetch
 
@@ -91,7 +92,7 @@ template <class T> void RaiseMax(T* s, int rows, int keys, Words visible, T* m, 
   const Full<T> d;
   const hn::CappedTag<T, 1> d1;
   const int n = int(hn::Lanes(d));
-  const int padded = (keys + n - 1) / n * n;
+  const int padded = int(round_up(keys, n));
   for (int r = 0; r < rows; ++r)
     for (int j = keys; j < padded; ++j) s[r * kKeyBlock + j] = hn::GetLane(MinusInf(d));
   if (visible) HideKeys(s, rows, keys, visible);
@@ -180,7 +181,7 @@ void Accumulate(T* o, const T* p, int rows, const T* v, int64_t v_stride, int ke
     for (int e = 0; e < value_dim; ++e) o[int64_t{r} * value_dim + e] *= alpha[r];
   if (!visible) return AddValues(o, p, rows, v, v_stride, 0, keys, value_dim);
   // Stretches of keys that all rows see together; the others row by row, so that no row reads what it does not see.
-  const uint64_t all = rows == 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
+  const uint64_t all = low_bits(rows);
   for (int j = 0; j < keys;) {
     int last = j + 1;
     while (last < keys && (visible[last] & all) == (visible[j] & all)) ++last;

@@ -15,6 +15,9 @@ namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+template <class T> using Full = hn::ScalableTag<T>;
+constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;  // 32 of them
+
 /// e^x for x <= 0: x log2 e = n + f with n an integer and |f| <= 1/2, 2^f by a polynomial, 2^n by its bits. Exactly 1 at 0,
 /// exactly +0 where the result would be subnormal: from about -87.3 down (-708.4 for double). NaN stays NaN.
 /// The polynomials are minimax fits of (2^f - 1) / f: relative error 2e-9 before rounding for float, 2e-17 for double.

@@ -13,9 +13,6 @@ namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <class T> using Full = hn::ScalableTag<T>;
-constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;  // 32 of them
-
 /// Calls f with the number of vectors (1 to 3) and the first lane of each group of vectors.
 template <class T, class F> HWY_INLINE void ForEachGroup(int lanes, F f) {
   const int n = int(hn::Lanes(Full<T>()));
