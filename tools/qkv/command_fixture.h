@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "io/test_files.h"
 #include "qkv/io.h"
 
@@ -40,6 +42,16 @@ class Command : public ::testing::Test {
     EXPECT_THAT(o.err, ::testing::AllOf(::testing::StartsWith("qkv"), ::testing::HasSubstr(message))) << arguments;
     EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
     EXPECT_EQ(o.out, "") << arguments;
+  }
+  /// Standard output of a command that is expected to succeed.
+  std::string output_of(const std::string& arguments, const std::string& variables = "") const {
+    const Outcome o = run(arguments, variables);
+    EXPECT_EQ(o.code, 0) << arguments << "\n" << o.err;
+    return o.out;
+  }
+  /// The same, parsed.
+  nlohmann::json json_of(const std::string& arguments) const {
+    return nlohmann::json::parse(output_of(arguments + " --json"), nullptr, false);
   }
   std::string file(const std::string& name) const { return folder_ / name; }
 

@@ -19,14 +19,19 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+Problem problem_with(const testing::Example& example, const testing::Loss& loss) {
+  Problem p = problem_of(example);
+  p.dout = loss.dout.view();
+  p.dlse = loss.dlse.view();
+  return p;
+}
+
 TEST(ExplainBackward, AgreesWithTheLibraryOnEveryOptionAndType) {
   for (const testing::Case& c : small_cases()) {
     const testing::Example example(c);
     const testing::Loss loss(example);
     const testing::Slopes whole = testing::slopes(example, loss);
-    Problem p = problem_of(example);
-    p.dout = loss.dout.view();
-    p.dlse = loss.dlse.view();
+    const Problem p = problem_with(example, loss);
     for (int64_t b = 0; b < c.batch; ++b) {
       for (int64_t i = 0; i < queries_of(p, b); i += 3) {
         const int64_t h = (b + i + c.seed) % c.query_heads();
@@ -50,9 +55,7 @@ TEST(ExplainBackward, ContributionsOfAllQueriesAreTheGradientsByKeysAndValues) {
   const testing::Example example(c);
   const testing::Loss loss(example);
   const testing::Slopes whole = testing::slopes(example, loss);
-  Problem p = problem_of(example);
-  p.dout = loss.dout.view();
-  p.dlse = loss.dlse.view();
+  const Problem p = problem_with(example, loss);
   std::vector<double> dk(21), dv(14);
   for (int64_t i = 0; i < 5; ++i) {
     const Explanation e = explain_query(p, 0, 0, i);
@@ -85,16 +88,8 @@ TEST(ExplainBackward, AgreesWhereOneKeyTakesAllAndTermsCancel) {
 
 class ExplainBackwardCommand : public Command {
  protected:
-  json explained(const std::string& arguments) const {
-    const Outcome o = run("explain " + arguments + " --backward --json");
-    EXPECT_EQ(o.code, 0) << arguments << o.err;
-    return json::parse(o.out, nullptr, false);
-  }
-  std::string page(const std::string& arguments) const {
-    const Outcome o = run("explain " + arguments + " --backward");
-    EXPECT_EQ(o.code, 0) << arguments << o.err;
-    return o.out;
-  }
+  json explained(const std::string& arguments) const { return json_of("explain " + arguments + " --backward"); }
+  std::string page(const std::string& arguments) const { return output_of("explain " + arguments + " --backward"); }
 };
 
 TEST_F(ExplainBackwardCommand, HasTheNumbersOfTheWorkedExamples) {  // worked out twice in float64

@@ -77,16 +77,8 @@ TEST(Explain, CountsWhatALengthCutsOff) {
 
 class ExplainCommand : public Command {
  protected:
-  json explained(const std::string& arguments) const {
-    const Outcome o = run("explain " + arguments + " --json");
-    EXPECT_EQ(o.code, 0) << arguments << o.err;
-    return json::parse(o.out, nullptr, false);
-  }
-  std::string page(const std::string& arguments) const {
-    const Outcome o = run("explain " + arguments);
-    EXPECT_EQ(o.code, 0) << arguments << o.err;
-    return o.out;
-  }
+  json explained(const std::string& arguments) const { return json_of("explain " + arguments); }
+  std::string page(const std::string& arguments) const { return output_of("explain " + arguments); }
 };
 
 double number_of(const json& x) { return x.is_string() ? -INFINITY : x.get<double>(); }

@@ -86,9 +86,7 @@ TEST(Shade, OfSignedNumbersHasZeroInTheMiddleAndCountsInAPowerOfTen) {
 class SeeGradient : public Command {
  protected:
   std::string see(const std::string& arguments, const std::string& variables = "") const {
-    const Outcome o = run("see --gradient " + arguments, variables);
-    EXPECT_EQ(o.code, 0) << arguments << o.err;
-    return o.out;
+    return output_of("see --gradient " + arguments, variables);
   }
   // Query 0 sees key 0 alone, query 1 both alike.
   const std::string typed_ = "--q '0;0' --k '1;1' --v '-1;3' --causal --dout '1;2'";

@@ -24,9 +24,7 @@ using ::testing::StartsWith;
 class See : public Command {
  protected:
   std::string see(const std::string& arguments, const std::string& variables = "") const {
-    const Outcome o = run("see " + arguments, variables);
-    EXPECT_EQ(o.code, 0) << arguments << o.err;
-    return o.out;
+    return output_of("see " + arguments, variables);
   }
 };
 
