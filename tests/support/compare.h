@@ -154,9 +154,8 @@ struct Expected {
 };
 
 /// Whether a run of the example lies within the bound. Of a few rows the plain evaluation is sometimes exact by luck, and
-/// then nobody can stay within twice its error: about one random tensor in 1,300. So an example that does not is drawn 15 times
-/// more, and judged on all draws as if they were one tensor. A fault that is more than luck shows in all of them. What must
-/// be exact is judged at once.
+/// then nobody can stay within twice its error. So an example that does not is drawn 15 times more, and judged on all draws as
+/// if they were one tensor. A fault that is more than luck shows in all of them. What must be exact is judged at once.
 inline ::testing::AssertionResult runs_within_bound(const Example& e, const Expected& expected) {
   Bound out("out", e.shape.dtype), lse("lse", e.lse_type());
   for (unsigned draw = 0; draw < 16; ++draw) {
