@@ -1,8 +1,8 @@
 // Gradients against central differences of forward(), in double on tiny odd shapes: every option and every pair of them.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <set>
+#include <sstream>
 
 #include "attention/built_in_policies.h"
 #include "qkv/backward.h"
@@ -23,20 +23,16 @@ Case tiny(unsigned seed = 3) {
           .seed = seed};
 }
 
-TEST(Gradients, NoBuiltInPolicyEscapesTheListOfOptions) {
-  const auto name_of = [](const auto& policy) {
-    return policy->about().text.substr(0, policy->about().text.find(':'));
-  };
+TEST(Gradients, NoWordOfTheTextFormEscapesTheListOfOptions) {
   std::set<std::string, std::less<>> used;
   for (const Option& option : options()) {
     Case c = tiny();
     option.set(c);
-    const Attention a = c.attention();
-    for (const auto& p : a.patterns()) used.insert(name_of(p));
-    for (const auto& p : a.scores()) used.insert(name_of(p));
+    std::istringstream words(c.attention().text());
+    for (std::string word; words >> word;) used.insert(word.substr(0, word.find(':')));
   }
-  for (const auto& word : built_in_policies().words())
-    EXPECT_TRUE(used.contains(word.name)) << word.name << " is in no option of tests/support/options.h";
+  for (const std::string_view word : built_in_words())
+    EXPECT_TRUE(used.contains(word)) << word << " is in no option of tests/support/options.h";
 }
 
 TEST(Gradients, AgreeWithCentralDifferencesForEveryPairOfOptions) {
@@ -68,6 +64,18 @@ TEST(Gradients, LieWithinTheBoundForEveryOptionInEveryType) {
       backward(e.attention, e.inputs(), left.upstream(by), got.views());
       EXPECT_TRUE(expected.within_bound(e, got));
     }
+}
+
+TEST(Gradients, OfCapsFarAboveTheScoresKeepTheirDigits) {
+  for (const DType type : {DType::kFloat32, DType::kFloat64}) {
+    Case c{.dtype = type, .queries = 5, .keys = 7, .head_dim = 3, .value_dim = 2, .softcaps = true, .magnitude = 0.1};
+    const Example e(c);
+    const Loss by(e);
+    const Left left(e);
+    const Slopes got = slopes(e, by);
+    const double right = ExpectedSlopes(e, by, left).oracle.by_tensor.at("softcaps")[0];
+    EXPECT_NEAR(got.dparameters[0].tensor.get(0), right, 1e3 * epsilon(type) * std::abs(right)) << name(type);
+  }
 }
 
 TEST(Gradients, HaveTheSameBitsForAnyThreadsAndPlacement) {

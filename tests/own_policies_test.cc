@@ -159,6 +159,45 @@ TEST(OwnPolicies, ADerivativeOfTheirOwnIsUsedAndAgreesWithDualNumbers) {
   got.dquery.each([&](int64_t b, int64_t h, int64_t i, int64_t d) { EXPECT_EQ(got.dquery.get(b, h, i, d), 0); });
 }
 
+/// The gain of a head, with a derivative that is wrong on purpose.
+struct Gain {
+  Parameter gain{"gain"};
+  auto operator()(auto score, Site at, auto& read) const { return score * read(gain, at.head); }
+  auto derivative(auto, Site at, auto& read) const { return 2 * read(gain, at.head); }
+  auto parameters() { return std::tie(gain); }
+};
+
+TEST(OwnPolicies, ADerivativeOfTheirOwnIsUsedWhateverElseIsAskedFor) {
+  Example e = small(Attention{}.score(Gain{}));
+  e.parameters.push_back({"gain", Tensor(DType::kFloat64, {4}).normal(5)});
+  const Loss by(e);
+  const Left left(e);
+  const Slopes all = slopes(e, by);
+  Slopes alone(e, Placement::kContiguous);
+  Gradients g = alone.views();
+  g.dparameters.clear();
+  backward(e.attention, e.inputs(), left.upstream(by), g);
+  all.dquery.each([&](int64_t b, int64_t h, int64_t i, int64_t d) {
+    EXPECT_EQ(all.dquery.get(b, h, i, d), alone.dquery.get(b, h, i, d));
+  });
+  EXPECT_FALSE(is_slope("dquery", e, by, e.query, all.dquery)) << "the wrong derivative went unused";
+}
+
+/// Whatever functions numbers have.
+struct Wave {
+  auto operator()(auto score, Site at) const {
+    using std::erf, std::pow, std::sin;
+    auto x = sin(score) + at.key;
+    x += pow(score, 2) * 0.1f;
+    return x >= 0 ? x * erf(score) : x;
+  }
+};
+
+TEST(OwnPolicies, MayUseTheFunctionsThatNumbersHave) {
+  Example e = small(Attention{}.visible(Causal{}).score(Wave{}));
+  expect_slopes(e);
+}
+
 struct ReadsMoreThanItSays {
   Parameter a{"a"};
   auto operator()(auto score, Site, auto& read) const { return score + read(a, 0) * read(a, 1); }

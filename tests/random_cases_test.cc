@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "tests/support/compare.h"
+#include "tests/support/backward.h"
 #include "tests/support/options.h"
 #include "tests/support/targets.h"
 
@@ -41,7 +41,8 @@ rc::Gen<Case> cases() {
           gen::set(&Case::key_start, gen::arbitrary<bool>()), gen::set(&Case::documents, gen::arbitrary<bool>()),
           gen::set(&Case::keep_mask, gen::arbitrary<bool>()), gen::set(&Case::ignore_mask, gen::arbitrary<bool>()),
           gen::set(&Case::mask_axes, gen::inRange(0, 16)), gen::set(&Case::scale, gen::element(0.0, 1.0, -0.5)),
-          gen::set(&Case::softcap, gen::element(0.0, 0.7, 30.0)), gen::set(&Case::alibi, gen::arbitrary<bool>()),
+          gen::set(&Case::softcap, gen::element(0.0, 0.7, 30.0)), gen::set(&Case::softcaps, gen::arbitrary<bool>()),
+          gen::set(&Case::scales, gen::arbitrary<bool>()), gen::set(&Case::alibi, gen::arbitrary<bool>()),
           gen::set(&Case::bias, gen::arbitrary<bool>()), gen::set(&Case::bias_hides, gen::arbitrary<bool>()),
           gen::set(&Case::sinks, gen::arbitrary<bool>()), gen::set(&Case::zero_key, gen::arbitrary<bool>()),
           gen::set(&Case::dropout, gen::element(0.0, 0.0, 0.2, 1.0)),
@@ -68,6 +69,26 @@ TEST(RandomCases, HaveTheSameBitsWithOneThreadAndThree) {
     const Example e(*cases());
     ThreadPool one(1), three(3);
     const auto same = same_bits(run(e, {.executor = &one}), run(e, {.executor = &three}));
+    if (!same) RC_FAIL(same.message());
+  });
+}
+
+TEST(RandomCases, HaveGradientsWithinTheBoundFromEitherSum) {
+  rc::detail::checkGTest([] {
+    const Example e(*cases());
+    for (const Sums sums : {Sums::kExact, Sums::kOnlyLse}) {
+      const auto ok = slopes_within_bound(e, sums);
+      if (!ok) RC_FAIL((sums == Sums::kOnlyLse ? "from lse alone: " : "") + std::string(ok.message()));
+    }
+  });
+}
+
+TEST(RandomCases, HaveGradientsWithTheSameBitsWithOneThreadAndThree) {
+  rc::detail::checkGTest([] {
+    const Example e(*cases());
+    const Loss by(e);
+    ThreadPool one(1), three(3);
+    const auto same = same_bits(slopes(e, by, {.executor = &one}), slopes(e, by, {.executor = &three}));
     if (!same) RC_FAIL(same.message());
   });
 }

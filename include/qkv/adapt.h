@@ -174,6 +174,11 @@ template <class P> P bound(P p, [[maybe_unused]] const Inputs& in) {
   return p;
 }
 
+template <class M, class T> constexpr bool kHasDerivative = requires(const M& m, T score, Site at, Reader<T>& read) {
+  m.derivative(score, at, read);
+}
+|| requires(const M& m, T score, Site at) { m.derivative(score, at); };
+
 template <class M> class ScoreOf final : public passes::Score {
  public:
   explicit ScoreOf(M m) : Score(describe(m)), m_(std::move(m)) {}
@@ -228,7 +233,9 @@ template <class M> class ScoreOf final : public passes::Score {
         const Dual<T, kVariables> y = apply<M, Dual<T, kVariables>>(m_, x, gradient.site(r, j), read);
         const T above = gradient(r, j);
         if (above == 0) continue;
-        gradient(r, j) = above * y.d[0];
+        Reader<T> plain;
+        gradient(r, j) =
+            above * (kHasDerivative<M, T> ? derivative<T>(before(r, j), gradient.site(r, j), plain) : y.d[0]);
         for (int n = 0; n < read.count; ++n) {
           for (size_t p = 0; p < listed.size(); ++p) {
             if (listed[p] == read.sources[size_t(n)].parameter && sums[p] != nullptr)

@@ -12,8 +12,9 @@ struct Upstream {
   View<const void> lse{};   ///< needed where row_max and row_sum are absent
   View<const void> dout{};  ///< d loss / d out, of the shape and type of `out`; strides of 0 are fine
   View<const void> dlse{};  ///< d loss / d lse, of the shape and type of `lse`; absent: 0
-  /// As forward() wrote them: with both, weights have exactly the forward's bits. From a float32 lse alone a weight is off by
-  /// up to eps * |score| of itself (at scores of 1e4 a thousandth): for partials that were merged there is nothing else.
+  /// As forward() wrote them: with both, weights have exactly the forward's bits. From lse alone
+  /// they are exp(score - lse) with lse as given; a rounded float32 lse puts all weights of a row off by one factor of about
+  /// eps * |lse| (at scores of 1e4 a thousandth). For partials that were merged there is nothing else.
   View<const void> row_max{}, row_sum{};
 };
 

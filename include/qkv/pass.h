@@ -2,6 +2,7 @@
 // another instruction set can be called; nothing here names a vector type.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -119,6 +120,12 @@ class QKV_EXPORT Score {
   /// Whether the step adds its only tensor {B, Hq, L, S}, with all of L and S, to the scores: the gradient by it is that by the
   /// scores, and nobody has to sum it.
   virtual bool adds_matrix() const;
+  /// A part of a tensor that holds all that backward() may add to, of tiles of these heads and columns: its elements [first, last)
+  /// in C order. What is outside costs no time. The whole, where the step says nothing.
+  struct Part {
+    int64_t first = 0, last = std::numeric_limits<int64_t>::max();
+  };
+  virtual Part adds_to(size_t tensor, int32_t batch, KeyRange heads, KeyRange columns) const;
   /// A copy that has its tensors; lives for one call. Throws where they do not fit.
   virtual const Score* bind(const Inputs&, Arena&) const = 0;
   /// Whether it can hide pairs (a bias of -inf does). Such a step is asked for hide() like a pattern.

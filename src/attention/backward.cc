@@ -195,7 +195,7 @@ template <class T> class Backward {
     const KeyItem& item = items_[size_t(turn.number())];
     Leased leased(*this);
     Scratch& s = leased.scratch;
-    begin_sums(s);
+    begin_sums(item, s);
     s.keys.start(b_, steps_, item,
                  {bool(to_.dquery), bool(to_.dkey), bool(to_.dvalue), matrix_ == nullptr ? -1 : int(matrix_->step)});
     const Entry& e = b_.entries[size_t(item.batch)];
@@ -206,7 +206,7 @@ template <class T> class Backward {
         step(item, turn.number(), n, int32_t(i * kRowsOfStep), n * steps + (steps - 1 - i), s);
       }
     write_keys(item, s);
-    end_sums(turn.number(), s);
+    end_sums(item, turn.number(), s);
   }
 
   /// Takes kRowsOfStep queries from `first` on of the n-th head of the group through the keys of an item.
@@ -270,28 +270,41 @@ template <class T> class Backward {
     }
   }
 
+  /// f(the target, its sums in `sums`, the part of them that the item may add to).
+  template <class F> void each_sum(const KeyItem& item, double* sums, F f) const {
+    const int first = b_.query_head(item.key_head, 0), last = b_.query_head(item.key_head, b_.group() - 1);
+    for (const ParameterTarget& p : to_.parameters) {
+      if (p.is_matrix) continue;
+      const auto part = b_.scores[p.step]->adds_to(p.tensor, item.batch, {first, last + 1}, item.columns);
+      const int64_t begin = std::clamp<int64_t>(part.first, 0, p.view.size());
+      f(p, sums, begin, std::clamp(part.last, begin, p.view.size()));
+      sums += p.view.size();
+    }
+  }
   /// Sums of an item: all 0, each tensor in its place.
-  void begin_sums(Scratch& s) const {
-    std::fill_n(s.sums, sums_size_, 0.0);
+  void begin_sums(const KeyItem& item, Scratch& s) const {
     std::fill_n(s.of_tensor, tensors_, nullptr);
     double** tensor = s.of_tensor;
     for (size_t step = 0; step < b_.scores.size(); ++step) {
       const size_t n = b_.attention.scores()[step]->about().tensors.size();
-      double* sums = s.sums;
-      for (const ParameterTarget& p : to_.parameters) {
-        if (p.is_matrix) continue;
+      each_sum(item, s.sums, [&](const ParameterTarget& p, double* sums, int64_t, int64_t) {
         if (p.step == step) tensor[p.tensor] = sums;
-        sums += p.view.size();
-      }
+      });
       s.of_step[step] = {tensor, n};
       tensor += n;
     }
+    each_sum(item, s.sums, [](const ParameterTarget&, double* sums, int64_t first, int64_t last) {
+      std::fill(sums + first, sums + last, 0.0);
+    });
   }
   /// Items add their sums in the order of their numbers.
-  void end_sums(int64_t number, const Scratch& s) {
+  void end_sums(const KeyItem& item, int64_t number, const Scratch& s) {
     if (sums_size_ == 0) return;
     turns_.wait(number - 1, std::numeric_limits<int64_t>::max(), [](int64_t) { return int64_t{-1}; });
-    for (int64_t i = 0; i < sums_size_; ++i) totals_[i] += s.sums[i];
+    each_sum(item, s.sums, [&](const ParameterTarget&, const double* sums, int64_t first, int64_t last) {
+      double* totals = totals_ + (sums - s.sums);
+      for (int64_t i = first; i < last; ++i) totals[i] += sums[i];
+    });
   }
   /// d loss / d bias is d loss / d score; several heads and batch entries add to one place in their order.
   void add_matrix(const KeyItem& item, const RowTile& rows, const Scratch& s) {

@@ -98,9 +98,7 @@ class Parser {
   }
 
   std::vector<std::string_view> names() const {
-    std::vector<std::string_view> all;
-    for (const auto& word : built_in_policies().words()) all.push_back(word.name);
-    for (const auto& setting : kSettings) all.push_back(setting.name);
+    std::vector<std::string_view> all = built_in_words();
     for (const auto& word : own_.words()) all.push_back(word.name);
     return all;
   }
@@ -227,6 +225,13 @@ template <class N> void take(std::string_view& rest, N& value, const char* kind)
 }
 
 }  // namespace
+
+std::vector<std::string_view> built_in_words() {
+  std::vector<std::string_view> all;
+  for (const auto& word : built_in_policies().words()) all.push_back(word.name);
+  for (const auto& setting : kSettings) all.push_back(setting.name);
+  return all;
+}
 
 const Vocabulary& built_in_policies() {
   static const Vocabulary words = [] {

@@ -17,6 +17,7 @@ Score::Score(About about) : about_(std::move(about)) {}
 Score::~Score() = default;
 bool Score::reads_scores() const { return true; }
 bool Score::adds_matrix() const { return false; }
+Score::Part Score::adds_to(size_t, int32_t, KeyRange, KeyRange) const { return {}; }
 bool Score::hides() const { return false; }
 void Score::hide(const Sites&, uint8_t*) const {}
 bool Score::may_hide(const Sites&) const { return true; }

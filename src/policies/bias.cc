@@ -75,6 +75,10 @@ template <class E> class BiasPass final : public passes::Score {
   }
   bool reads_scores() const override { return false; }
   bool adds_matrix() const override { return view_.shape[2] != 1 && view_.shape[3] != 1; }
+  Part adds_to(size_t, int32_t batch, KeyRange heads, KeyRange columns) const override {
+    return {view_.broadcast_index(batch, heads.first, 0, columns.first),
+            view_.broadcast_index(batch, heads.last - 1, view_.shape[2] - 1, columns.last - 1) + 1};
+  }
   const Score* bind(const Inputs&, passes::Arena&) const override { return this; }
   bool hides() const override { return true; }
   void hide(const Sites& t, uint8_t* visible) const override {

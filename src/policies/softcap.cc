@@ -36,13 +36,34 @@ template <class T> void Turn(const Tile<const T>& before, const Tile<T>& gradien
   });
 }
 
-/// d cap tanh(x / cap) / d cap = tanh(x / cap) - x / cap (1 - tanh(x / cap)^2)
+/// tanh(x) - x (1 - tanh(x)^2). Both parts are about x where x is small, so there its series is taken: that of tanh, sum of
+/// a[n] x^(2n + 1) (DLMF 4.33.3), gives sum of -2n a[n] x^(2n + 1).
+template <class D> HWY_INLINE hn::Vec<D> ByCap(D d, hn::Vec<D> x) {
+  using T = hn::TFromD<D>;
+  constexpr double kSeries[] = {2. / 3,
+                                -8. / 15,
+                                34. / 105,
+                                -496. / 2835,
+                                13820. / 155925,
+                                -262128. / 6081075,
+                                13013966. / 638512875,
+                                -102473312. / 10854718875,
+                                7989500916. / 1856156927625,
+                                -377769321680. / 194896477400625};
+  const auto square = hn::Mul(x, x);
+  auto series = hn::Zero(d);
+  for (int n = 9; n >= 0; --n) series = hn::MulAdd(series, square, hn::Set(d, T(kSeries[n])));
+  const auto tanh = hn::Tanh(d, x);
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, T(0.25))), hn::Mul(series, hn::Mul(square, x)),
+                        hn::NegMulAdd(x, Slope(d, tanh), tanh));
+}
+
+/// d cap tanh(x / cap) / d cap
 template <class T> void SumCaps(const Tile<const T>& before, const Tile<T>& gradient, const T* cap, T* sums) {
   SumRows(gradient, sums, [&](auto d, int r, int j) {
     const auto x = hn::Div(hn::LoadU(d, before.values + before.at(r, j)), OfRows(d, gradient, cap, r));
-    const auto above = hn::LoadU(d, gradient.values + gradient.at(r, j)), tanh = hn::Tanh(d, x);
-    const auto by_cap = hn::NegMulAdd(x, Slope(d, tanh), tanh);
-    return hn::IfThenZeroElse(hn::Eq(above, hn::Zero(d)), hn::Mul(above, by_cap));
+    const auto above = hn::LoadU(d, gradient.values + gradient.at(r, j));
+    return hn::IfThenZeroElse(hn::Eq(above, hn::Zero(d)), hn::Mul(above, ByCap(d, x)));
   });
 }
 

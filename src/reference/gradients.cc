@@ -54,8 +54,9 @@ template <class Real> class Walk {
         for (int64_t i = 0; i < p_.queries(b); ++i)
           if (!loss_.rows || loss_.rows(b, h, i)) row(b, h, i);
     GradientAnswer answer{
-        sums_.dquery.grid(Real(p_.scale())), sums_.dkey.grid(Real(p_.scale())), sums_.dvalue.grid(1), {}};
+        sums_.dquery.grid(Real(p_.scale())), sums_.dkey.grid(Real(p_.scale())), sums_.dvalue.grid(1), {}, 0};
     for (const auto& [name, x] : sums_.by_tensor) answer.by_tensor[name] = {x.begin(), x.end()};
+    answer.largest_score = largest_score_;
     return answer;
   }
 
@@ -79,7 +80,10 @@ template <class Real> class Walk {
     for (int64_t j = 0; j < p_.valid_keys(b); ++j) {
       const Site at = p_.site(b, h, i, j);
       if (!p_.sees(at)) continue;
-      const Real weight = Real(answer.weights[size_t(j)]), kept = Real(p_.dropout(at));
+      largest_score_ = std::max(largest_score_, std::abs(answer.modified_scores[size_t(j)]));
+      const Real kept = Real(p_.dropout(at));
+      const Real weight = loss_.lse ? std::exp(Real(answer.modified_scores[size_t(j)]) - Real(loss_.lse(b, h, i)))
+                                    : Real(answer.weights[size_t(j)]);
       const Real ds = weight * (kept * dot(dout, p_.value(b, h, j)) - delta);
       const Real by_raw = through_modifiers(Real(answer.raw_scores[size_t(j)]), ds, at);
       const std::vector<double> key = p_.key(b, h, j);
@@ -92,8 +96,10 @@ template <class Real> class Walk {
       for (size_t e = 0; e < dout.size(); ++e) dv[e] += weight * kept * dout[e];
     }
     const std::vector<double> keyless = p_.keyless_scores(h);
-    if (in_.sinks && std::isfinite(answer.lse))
-      sums_.add("sinks", h, in_, -delta * std::exp(Real(keyless.front()) - Real(answer.lse)));
+    if (in_.sinks && std::isfinite(answer.lse)) {
+      const Real lse = loss_.lse ? Real(loss_.lse(b, h, i)) : Real(answer.lse);
+      sums_.add("sinks", h, in_, -delta * std::exp(Real(keyless.front()) - lse));
+    }
   }
 
   Real through_modifiers(Real score, Real gradient, Site at) {
@@ -114,6 +120,7 @@ template <class Real> class Walk {
   const Inputs& in_;
   const LossGradients& loss_;
   Sums<Real> sums_;
+  double largest_score_ = 0;
 };
 
 }  // namespace

@@ -16,6 +16,8 @@ struct LossGradients {
   std::function<double(int64_t b, int64_t h, int64_t i)> dlse;
   /// `out` as it was stored; absent: as it is computed.
   std::function<double(int64_t b, int64_t h, int64_t i, int64_t e)> out{};
+  /// `lse` as it was stored: weights are exp(score - lse); absent: as they are computed.
+  std::function<double(int64_t b, int64_t h, int64_t i)> lse{};
   /// Where they are not 0; absent: anywhere. Other rows are passed over.
   std::function<bool(int64_t b, int64_t h, int64_t i)> rows{};
 };
@@ -35,6 +37,7 @@ struct RowGrid {
 struct GradientAnswer {
   RowGrid dquery, dkey, dvalue;
   std::map<std::string, std::vector<double>, std::less<>> by_tensor;  ///< "bias", "sinks", ...: elements in C order
+  double largest_score = 0;                                           ///< max |modified score| of what is seen
 };
 
 /// With w the weights, computed in Real, sums in index order:
