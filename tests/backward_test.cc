@@ -143,36 +143,88 @@ TEST(Backward, RowsWithoutAVisibleKeyGiveAndGetExactZeros) {
   });
 }
 
+/// Entry b of a batch as a batch of its own.
+struct Alone {
+  Inputs in;
+  Upstream up;
+  Tensor query_lengths, key_lengths;  ///< cumulative
+  int64_t first_query = 0, last_query = 0, first_key = 0, last_key = 0;
+
+  Alone(const Example& e, const Upstream& all, int64_t b) : in(e.inputs()), up(all) {
+    const bool packed = e.shape.packed;
+    if (packed) {
+      first_query = int64_t(e.cumulative_query_lengths.get(b)),
+      last_query = int64_t(e.cumulative_query_lengths.get(b + 1));
+      first_key = int64_t(e.cumulative_key_lengths.get(b)), last_key = int64_t(e.cumulative_key_lengths.get(b + 1));
+      query_lengths = int32s({0, double(last_query - first_query)});
+      key_lengths = int32s({0, double(last_key - first_key)});
+      in.cumulative_query_lengths = query_lengths.as<int32_t>(), in.cumulative_key_lengths = key_lengths.as<int32_t>();
+    }
+    const auto entry = [b](auto view) { return view && view.shape[0] > 1 ? slice(view, 0, b, b + 1) : view; };
+    const auto rows = [&](auto view, int64_t first, int64_t last) {
+      return packed && view ? slice(view, 0, first, last) : entry(view);
+    };
+    const auto matrix = [&](auto view) {
+      view = entry(view);
+      if (packed && view && view.shape[2] > 1) view = slice(view, 2, 0, last_query - first_query);
+      if (packed && view && view.shape[3] > 1) view = slice(view, 3, 0, last_key - first_key);
+      return view;
+    };
+    in.query = rows(in.query, first_query, last_query);
+    in.key = rows(in.key, first_key, last_key), in.value = rows(in.value, first_key, last_key);
+    for (auto* v : {&in.keep_mask, &in.ignore_mask, &in.dropout_keep, &in.bias}) *v = matrix(*v);
+    in.query_documents = entry(in.query_documents), in.key_documents = entry(in.key_documents);
+    for (auto* v : {&in.key_lengths, &in.query_offset, &in.key_start}) *v = entry(*v);
+    for (auto* v : {&up.out, &up.lse, &up.dout, &up.dlse, &up.row_max, &up.row_sum})
+      *v = rows(*v, first_query, last_query);
+  }
+  /// What belongs to it of a tensor like query (or like key) of the whole batch.
+  template <class V> V part(const Example& e, V t, int64_t b, bool of_queries) const {
+    if (!e.shape.packed) return slice(t, 0, b, b + 1);
+    return of_queries ? slice(t, 0, first_query, last_query) : slice(t, 0, first_key, last_key);
+  }
+};
+
 TEST(Backward, OfABatchEntryIsTheSameAlone) {
   each_option([](const Case& c) {
-    if (c.packed || c.bias || c.alibi || c.sinks || c.softcaps || c.scales)
-      return;  // their gradients are sums over the batch
     const Example e(c);
     const Loss by(e);
     const Left left(e);
+    const Upstream up = left.upstream(by);
     Slopes all(e, Placement::kContiguous);
-    backward(e.attention, e.inputs(), left.upstream(by), all.views());
-    for (int64_t b = 0; b < (e.inputs().dropout_seed ? 1 : c.batch); ++b) {
-      const auto entry = [b](auto view) { return view && view.shape[0] > 1 ? slice(view, 0, b, b + 1) : view; };
-      Inputs in = e.inputs();
-      in.query = entry(in.query), in.key = entry(in.key), in.value = entry(in.value);
-      in.keep_mask = entry(in.keep_mask), in.ignore_mask = entry(in.ignore_mask),
-      in.dropout_keep = entry(in.dropout_keep);
-      in.query_documents = entry(in.query_documents), in.key_documents = entry(in.key_documents);
-      in.key_lengths = entry(in.key_lengths), in.query_offset = entry(in.query_offset),
-      in.key_start = entry(in.key_start);
-      Upstream up = left.upstream(by);
-      for (auto* v : {&up.out, &up.lse, &up.dout, &up.dlse, &up.row_max, &up.row_sum}) *v = entry(*v);
+    backward(e.attention, e.inputs(), up, all.views());
+    for (int64_t b = 0; b < (e.inputs().dropout_seed ? 1 : c.batch); ++b) {  // another entry has another draw
+      const Alone entry(e, up, b);
       Slopes alone(e, Placement::kContiguous);
-      backward(e.attention, in, up,
-               {.dquery = slice(alone.dquery.view(), 0, 0, 1),
-                .dkey = slice(alone.dkey.view(), 0, 0, 1),
-                .dvalue = slice(alone.dvalue.view(), 0, 0, 1)});
+      backward(e.attention, entry.in, entry.up,
+               {.dquery = entry.part(e, alone.dquery.view(), b, true),
+                .dkey = entry.part(e, alone.dkey.view(), b, false),
+                .dvalue = entry.part(e, alone.dvalue.view(), b, false)});
       for (const auto& [x, y] :
-           {std::pair{&all.dquery, &alone.dquery}, {&all.dkey, &alone.dkey}, {&all.dvalue, &alone.dvalue}})
-        EXPECT_TRUE(same_bits(slice(x->view(), 0, b, b + 1), slice(y->view(), 0, 0, 1))) << "entry " << b;
+           {std::pair{&all.dquery, &alone.dquery}, {&all.dkey, &alone.dkey}, {&all.dvalue, &alone.dvalue}}) {
+        const bool of_queries = x == &all.dquery;
+        EXPECT_TRUE(same_bits(entry.part(e, x->view(), b, of_queries), entry.part(e, y->view(), b, of_queries))) << "entry " << b;
+      }
     }
   });
+}
+
+TEST(Backward, RowsWhoseScoresOverflowGiveAndGetExactZeros) {
+  Case c{.dtype = DType::kFloat64, .queries = 2, .keys = 4, .head_dim = 1, .value_dim = 2};
+  for (const double query : {kInf, 1e200})
+    for (const Sums sums : {Sums::kExact, Sums::kOnlyLse}) {
+      Example e(c);
+      e.query.set(query, 0, 0, 0, 0), e.query.set(1, 0, 0, 1, 0);
+      for (int64_t j = 0; j < 4; ++j) e.key.set(-1e200 * double(1 + j % 2), 0, 0, j, 0);
+      Loss by(e);
+      const Slopes clean = slopes(e, by, {}, Placement::kContiguous, sums);
+      by.dout.set(kNan, 0, 0, 0, 0);
+      const Slopes got = slopes(e, by, {}, Placement::kContiguous, sums);
+      EXPECT_TRUE(same_bits(clean, got));
+      EXPECT_TRUE(same(got.dquery.get(0, 0, 0, 0), 0.0));
+      for (const Tensor* t : {&got.dkey, &got.dvalue})
+        t->each([&](int64_t x, int64_t h, int64_t i, int64_t d) { EXPECT_TRUE(std::isfinite(t->get(x, h, i, d))); });
+    }
 }
 
 TEST(Backward, AskingForLessChangesNoBitOfTheRest) {

@@ -8,6 +8,7 @@
 #include "qkv/backward.h"
 #include "tests/support/backward.h"
 #include "tests/support/options.h"
+#include "tests/support/targets.h"
 
 namespace qkv::testing {
 namespace {
@@ -95,6 +96,35 @@ TEST(Gradients, HaveTheSameBitsForAnyThreadsAndPlacement) {
       EXPECT_TRUE(same_bits(once, slopes(placed, Loss(placed, p), {.executor = &two}, p))) << name(p);
     }
   }
+}
+
+TEST(Gradients, HaveTheSameBitsOnInstructionSetsWithFusedMultiplyAdd) {
+  for (const DType type : kFloatTypes)
+    for (const Option& option : options()) {
+      Case c{.dtype = type, .batch = 2, .key_heads = 2, .queries = 61, .keys = 213, .head_dim = 9, .value_dim = 10};
+      option.set(c);
+      SCOPED_TRACE(std::string(name(type)) + " with " + option.name);
+      const Example e(c);
+      const Loss by(e);
+      std::vector<std::pair<std::string, Slopes>> fused;
+      each_instruction_set([&](const std::string& set) {
+        if (set.starts_with("AVX") || set.starts_with("NEON")) fused.push_back({set, slopes(e, by)});
+      });
+      for (size_t n = 1; n < fused.size(); ++n)
+        EXPECT_TRUE(same_bits(fused[0].second, fused[n].second)) << fused[0].first << " and " << fused[n].first;
+    }
+}
+
+TEST(Gradients, LieWithinTheBoundOnEveryInstructionSet) {
+  each_instruction_set([](const std::string& set) {
+    for (const DType type : {DType::kFloat32, DType::kFloat64})
+      for (const Option& option : options()) {
+        Case c{.dtype = type, .batch = 2, .queries = 51, .keys = 70, .head_dim = 17, .value_dim = 9};
+        option.set(c);
+        SCOPED_TRACE(set + ", " + name(type) + " with " + option.name);
+        EXPECT_TRUE(slopes_within_bound(Example(c)));
+      }
+  });
 }
 
 }  // namespace

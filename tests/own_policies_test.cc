@@ -221,6 +221,64 @@ TEST(OwnPolicies, SumsOfTheirTablesHaveTheSameBitsForAnyThreads) {
   }
 }
 
+TEST(OwnPolicies, TrainWithEveryBuiltInModifierAndMaskBesideThem) {
+  const auto make = [](const auto& add) {
+    Attention a = Attention{}.score(RelativeTable{2});
+    add(a);
+    Example e = small(std::move(a));
+    e.parameters.push_back({"relative_table", Tensor(DType::kFloat64, {4, 5}).normal(4)});
+    e.parameters.push_back({"gain", Tensor(DType::kFloat64, {4}).normal(5)});
+    return e;
+  };
+  const auto a_head = [](double first) {
+    return Tensor(DType::kFloat64, {4}).fill([=](int64_t h, int64_t, int64_t, int64_t) {
+      return first + 0.1 * double(h);
+    });
+  };
+  struct With {
+    const char* name;
+    void (*attention)(Attention&);
+    void (*tensors)(Example&, const Tensor& a_head);
+  };
+  const auto nothing = [](Example&, const Tensor&) {};
+  const With all[] = {
+      {"causal", [](Attention& a) { a.visible(Causal{}); }, nothing},
+      {"window",
+       [](Attention& a) {
+         a.visible(Window{2, 1});
+       },
+       nothing},
+      {"tiled heads", [](Attention& a) { a.heads(HeadMapping::kTiled); }, nothing},
+      {"zero key", [](Attention& a) { a.zero_key(); }, nothing},
+      {"soft-cap", [](Attention& a) { a.score(SoftCap{2}); }, nothing},
+      {"dropout", [](Attention& a) { a.dropout(0.3); }, [](Example& e, const Tensor&) { e.shape.dropout = 0.3; }},
+      {"sinks", [](Attention& a) { a.weights(SinkSoftmax{}); }, [](Example& e, const Tensor& t) { e.sinks = t; }},
+      {"alibi", [](Attention& a) { a.score(Alibi{}); }, [](Example& e, const Tensor& t) { e.alibi_slopes = t; }},
+      {"bias", [](Attention& a) { a.score(Bias{}); },
+       [](Example& e, const Tensor&) {
+         e.bias = Tensor(DType::kFloat64, {1, 4, 6, 6}).normal(8);
+       }},
+      {"bias a key", [](Attention& a) { a.score(Bias{}); },
+       [](Example& e, const Tensor&) {
+         e.bias = Tensor(DType::kFloat64, {2, 1, 1, 6}).normal(8);
+       }},
+      {"soft-caps", [](Attention& a) { a.score(SoftCaps{}); },
+       [](Example& e, const Tensor& t) {
+         e.parameters.push_back({"softcaps", t});
+       }},
+      {"scales", [](Attention& a) { a.score(Scales{}); },
+       [](Example& e, const Tensor& t) {
+         e.parameters.push_back({"scales", t});
+       }},
+  };
+  for (const With& with : all) {
+    SCOPED_TRACE(with.name);
+    Example e = make(with.attention);
+    with.tensors(e, a_head(0.7));
+    expect_slopes(e);
+  }
+}
+
 TEST(OwnPolicies, ObserverSeesEveryWeightOnce) {
   const Example e = with(Attention{}.visible(Causal{}).score(Decay{0.2f}), DType::kFloat32);
   Tensor out = e.out(), row_max = e.lse(), row_sum = e.lse();

@@ -90,7 +90,8 @@ template <class T, int N> struct DualReader {
   };
   template <class... I> Dual<T, N> operator()(const Parameter& p, I... index) {
     if (count + 1 >= N)
-      throw OptionError("a modifier reads more parameters for one pair than it says; set its kReads to their number");
+      throw OptionError("backward: a modifier of " + std::to_string(N - 1) +
+                        " parameters for one pair reads more; set its kReads to their number");
     Dual<T, N> x(p.get<T>(index...));
     x.d[size_t(count) + 1] = 1;
     sources[size_t(count)] = {&p, p.view.broadcast_index(index...)};
@@ -220,28 +221,31 @@ template <class M> class ScoreOf final : public passes::Score {
       return apply<M, Dual<T, 1>>(m_, x, at, constants).d[0];
     }
   }
-  /// In the order of rows and keys, real pairs only.
+  /// Real pairs only, kKeysOfSum keys after the other, in each the rows ascending.
   template <class T>
   void turn_with_sums(const Tile<const T>& before, const Tile<T>& gradient, std::span<double* const> sums) const {
-    constexpr int kVariables = 1 + reads<M>();
     const std::array<const Parameter*, parameters<M>()> listed = addresses();
-    for (int r = 0; r < gradient.rows; ++r) {
-      for (int j = 0; j < gradient.keys; ++j) {
-        DualReader<T, kVariables> read;
-        Dual<T, kVariables> x(before(r, j));
-        x.d[0] = 1;
-        const Dual<T, kVariables> y = apply<M, Dual<T, kVariables>>(m_, x, gradient.site(r, j), read);
-        const T above = gradient(r, j);
-        if (above == 0) continue;
-        Reader<T> plain;
-        gradient(r, j) =
-            above * (kHasDerivative<M, T> ? derivative<T>(before(r, j), gradient.site(r, j), plain) : y.d[0]);
-        for (int n = 0; n < read.count; ++n) {
-          for (size_t p = 0; p < listed.size(); ++p) {
-            if (listed[p] == read.sources[size_t(n)].parameter && sums[p] != nullptr)
-              sums[p][read.sources[size_t(n)].index] += double(above) * double(y.d[size_t(n) + 1]);
-          }
-        }
+    for (int first = 0; first < gradient.keys; first += passes::kKeysOfSum<T>) {
+      const int last = std::min(first + passes::kKeysOfSum<T>, gradient.keys);
+      for (int r = 0; r < gradient.rows; ++r)
+        for (int j = first; j < last; ++j) turn_one(before(r, j), gradient.site(r, j), gradient(r, j), sums, listed);
+    }
+  }
+  template <class T, class Listed>
+  void turn_one(T score, Site at, T& gradient, std::span<double* const> sums, const Listed& listed) const {
+    constexpr int kVariables = 1 + reads<M>();
+    DualReader<T, kVariables> read;
+    Dual<T, kVariables> x(score);
+    x.d[0] = 1;
+    const Dual<T, kVariables> y = apply<M, Dual<T, kVariables>>(m_, x, at, read);
+    const T above = gradient;
+    if (above == 0) return;
+    Reader<T> plain;
+    gradient = above * (kHasDerivative<M, T> ? derivative<T>(score, at, plain) : y.d[0]);
+    for (int n = 0; n < read.count; ++n) {
+      for (size_t p = 0; p < listed.size(); ++p) {
+        if (listed[p] == read.sources[size_t(n)].parameter && sums[p] != nullptr)
+          sums[p][read.sources[size_t(n)].index] += double(above) * double(y.d[size_t(n) + 1]);
       }
     }
   }

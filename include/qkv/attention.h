@@ -114,8 +114,8 @@ struct Inputs {
   View<const int32_t> query_offset{};  ///< {B or 1}: position of query 0; overrides Align
   View<const int32_t>
       key_start{};  ///< {B or 1}: position of column 0 where a cache dropped its oldest keys; at least 0
-  /// Dropout acts where one of these is given, and nowhere else: training. A weight is kept where dropout_keeps(seed, ...) says
-  /// so, see qkv/dropout.h, or where the tensor is true: bool {B, Hq, L, S}, each axis 1 or full.
+  /// Training: where the attention has dropout(p) and one of these is given, and nowhere else, dropout acts. A weight is kept where
+  /// dropout_keeps(seed, ...) says so, see qkv/dropout.h, or where the tensor is true: bool {B, Hq, L, S}, each axis 1 or full.
   std::optional<uint64_t> dropout_seed{};
   View<const void> dropout_keep{};
   /// Packed ragged batches: {B + 1} each, from 0 to the total, not decreasing; sequence b is rows [c[b], c[b + 1]).

@@ -8,7 +8,7 @@ namespace qkv {
 
 /// What forward() gave, and the gradients of the loss by it: what comes down from the layer above.
 struct Upstream {
-  View<const void> out{};   ///< as forward() wrote it
+  View<const void> out{};   ///< as forward() wrote it; needed, as is dout
   View<const void> lse{};   ///< needed where row_max and row_sum are absent
   View<const void> dout{};  ///< d loss / d out, of the shape and type of `out`; strides of 0 are fine
   View<const void> dlse{};  ///< d loss / d lse, of the shape and type of `lse`; absent: 0
@@ -36,12 +36,14 @@ struct Gradients {
   View<void> dsinks{};         ///< {Hq}
   std::vector<NamedGradient> dparameters{};
 
-  bool add = false;  ///< adds to what is there instead of replacing it
+  bool add =
+      false;  ///< adds to what is there instead of replacing it, and rounds to its type: bfloat16 sums of many calls are poor
 };
 
 /// d loss / d inputs for out, lse = forward(attention, inputs). With w the weights and ds the gradient by the scores:
 ///   dvalue = w^T dout,   ds = w (dout value^T - rowsum(dout out) + dlse),   then through the modifiers, last to first,
 ///   dquery = scale ds key,   dkey = scale ds^T query
+/// The inputs are those of forward(), its dropout_seed too: nobody can tell a wrong one.
 /// Hidden pairs have no influence; rows that see no key get and give exact zeros. Keys past their length get zeros. Same bits
 /// for any number of threads, batch neighbours, padding and strides.
 /// Throws ShapeError, DtypeError, OptionError, Cancelled. O(B Hq L S (3 D + 2 Dv)) time over the visible tiles; scratch does

@@ -59,6 +59,10 @@ template <class T> struct Tile : Sites {
 
 namespace passes {
 
+/// Gradients by tensors are summed over so many keys at a time, for each row, before the next keys come: then the same bits come
+/// from tiles of any width that is a multiple of it, and those of AVX2 and AVX-512 are.
+template <class T> inline constexpr int kKeysOfSum = 96 / int(sizeof(T));
+
 /// Memory of one call for policies that have met their tensors.
 class QKV_EXPORT Arena {
  public:

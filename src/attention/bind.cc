@@ -103,10 +103,10 @@ bool Bound::sees(Site at) const {
 }
 
 RowsOf check_output(const Bound& b, View<const void> v, const char* function, const char* name, DType type,
-                    int64_t last) {
+                    int64_t last, const char* advice) {
   if (!v) return {};
   check::data(function, name, v);
-  if (v.dtype != type) dtype_error("{}: {} has type {}, expected {}; allocate it so", function, name, v.dtype, type);
+  if (v.dtype != type) dtype_error("{}: {} has type {}, expected {}; {}", function, name, v.dtype, type, advice);
   const int64_t total = b.packed ? b.inputs.query.shape[0] : 0;
   Extents want{1, 1, 1, 1};
   int rank = 0;
@@ -121,7 +121,7 @@ RowsOf check_output(const Bound& b, View<const void> v, const char* function, co
   if (last >= 0) want[rank++] = last;
   Layout expected{std::span<const int64_t>(want.data(), size_t(rank))};
   if (v.rank != rank || v.shape != expected.shape)
-    shape_error("{}: {} has shape {}, expected {}; allocate it so", function, name, v, expected);
+    shape_error("{}: {} has shape {}, expected {}; {}", function, name, v, expected, advice);
   return rows_of(v, b.packed, last < 0);
 }
 

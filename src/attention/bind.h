@@ -79,6 +79,7 @@ struct Bound {
 };
 
 /// Checks an output {B, Hq, L} + {last}, packed {total queries, Hq} + {last}. last < 0: there is no such axis.
-RowsOf check_output(const Bound&, View<const void>, const char* function, const char* name, DType type, int64_t last);
+RowsOf check_output(const Bound&, View<const void>, const char* function, const char* name, DType type, int64_t last,
+                    const char* advice = "allocate it so");
 
 }  // namespace qkv

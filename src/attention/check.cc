@@ -207,7 +207,7 @@ View<const void> shapes(const char* function, const Inputs& in, Values values, B
   for (int64_t n : {q.shape[rows], k.shape[rows], q.shape[heads], q.shape[size], v.shape[size], q.shape[0]})
     if (n > kMostPositions)
       shape_error(
-          "{}: an axis has size {}, expected at most {} (query is {}, key is {}); cut the keys into parts and merge_partials() them",
+          "{}: an axis has size {}, expected at most {} (query is {}, key is {}); cut queries into calls, keys into parts for merge_partials()",
           function, n, kMostPositions, q, k);
   if (b.packed) packed_lengths(function, in);
   b.query_heads = int(q.shape[heads]);

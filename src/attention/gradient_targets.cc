@@ -9,11 +9,11 @@
 namespace qkv {
 namespace {
 
-constexpr const char* kName = "backward";
+constexpr const char *kName = "backward", *kMakeIt = "make it so";
 
 RowsOf required(const Bound& b, View<const void> v, const char* function, const char* name, DType type, int64_t last) {
   if (!v) option_error("{}: {} is missing; pass a view", function, name);
-  return check_output(b, v, function, name, type, last);
+  return check_output(b, v, function, name, type, last, kMakeIt);
 }
 
 /// A gradient by query, key or value.
@@ -44,10 +44,10 @@ Given::Given(const Bound& b, const Upstream& up, const char* function) {
   const DType sums = b.is_double() ? DType::kFloat64 : DType::kFloat32;
   out = required(b, up.out, function, "out", b.query.type, b.value_dim);
   dout = required(b, up.dout, function, "dout", b.query.type, b.value_dim);
-  lse = check_output(b, up.lse, function, "lse", sums, -1);
-  dlse = check_output(b, up.dlse, function, "dlse", sums, -1);
-  row_max = check_output(b, up.row_max, function, "row_max", sums, -1);
-  row_sum = check_output(b, up.row_sum, function, "row_sum", sums, -1);
+  lse = check_output(b, up.lse, function, "lse", sums, -1, kMakeIt);
+  dlse = check_output(b, up.dlse, function, "dlse", sums, -1, kMakeIt);
+  row_max = check_output(b, up.row_max, function, "row_max", sums, -1, kMakeIt);
+  row_sum = check_output(b, up.row_sum, function, "row_sum", sums, -1, kMakeIt);
   if (bool(up.row_max) != bool(up.row_sum))
     option_error("{}: {} is given without {}; they belong together", function, up.row_max ? "row_max" : "row_sum",
                  up.row_max ? "row_sum" : "row_max");

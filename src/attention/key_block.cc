@@ -91,15 +91,12 @@ template <class T> bool KeyBlock<T>::look_at(const Bound& b, const RowTile& rows
 template <class T>
 bool KeyBlock<T>::step(const Bound& b, const Steps<T>& steps, const QueryRows<T>& q,
                        std::span<const std::span<double* const>> sums) {
-  bool any = false, hides = !b.scores.empty();
-  for (int n = 0; n < count_; ++n) {
-    any |= look_at(b, *q.tile, tiles_[n]);
-    hides |= tiles_[n].rows > 0 && tiles_[n].hides;
-  }
+  bool any = false;
+  for (int n = 0; n < count_; ++n) any |= look_at(b, *q.tile, tiles_[n]);
   if (!any) return false;
-  // Only where something is hidden can a row that is not finite do harm.
-  rows_finite_ = !hides || (steps.prefill.all_finite(q.query.first, q.query.stride, q.tile->rows, b.head_dim) &&
-                            steps.prefill.all_finite(q.dout.first, q.dout.stride, q.tile->rows, b.value_dim));
+  // A row that is not finite may do no harm where it sees nothing, be it by a mask or by scores that overflow to -inf.
+  rows_finite_ = steps.prefill.all_finite(q.query.first, q.query.stride, q.tile->rows, b.head_dim) &&
+                 steps.prefill.all_finite(q.dout.first, q.dout.stride, q.tile->rows, b.value_dim);
   if (b.dropout)
     keep_of_rows(b, *q.tile, 0, q.tile->rows, {tiles_[0].columns.first, tiles_[count_ - 1].columns.last}, kept_);
   for (int n = 0; n < count_; ++n)

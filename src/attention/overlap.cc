@@ -10,7 +10,8 @@ namespace {
 
 /// The memory of a tensor, as far as two numbers tell it.
 struct Extent {
-  std::string_view name;
+  std::string_view name;  // of a gradient by a parameter: the parameter's
+  bool by_parameter = false;
   uintptr_t first = 0, end = 0;  // bytes; the first and the last element are always part of the tensor
   uintptr_t element = 0;
   bool dense = false;  // every element of the range is part of the tensor
@@ -24,7 +25,11 @@ Extent extent_of(std::string_view name, View<const void> v) {
   for (int a = 0; a < v.rank; ++a) (v.strides[a] < 0 ? low : high) += (v.shape[a] - 1) * v.strides[a];
   const auto element = int64_t(size_of(v.dtype));
   const auto data = reinterpret_cast<uintptr_t>(v.data);
-  return {name, data + uintptr_t(low * element), data + uintptr_t((high + 1) * element), uintptr_t(element),
+  return {name,
+          false,
+          data + uintptr_t(low * element),
+          data + uintptr_t((high + 1) * element),
+          uintptr_t(element),
           v.size() == high - low + 1};
 }
 
@@ -75,13 +80,14 @@ class Written {
   Written(const char* function, size_t most, CallArena& arena)
       : function_(function), extents_(arena.array_of<Extent>(most)) {}
 
-  void write(std::string_view name, View<const void> v) {
+  void write(std::string_view name, View<const void> v, bool by_parameter = false) {
     if (v.size() == 0) return;
     if (overlaps_itself(v))
-      option_error("{}: {} has shape {} but its strides put several elements in one place; give each its own",
-                   function_, name, v);
+      option_error("{}: {}{} has shape {} but its strides put several elements in one place; give each its own",
+                   function_, by_parameter ? "the gradient by " : "", name, v);
     read(name, v);
-    extents_[count_++] = extent_of(name, v);
+    extents_[count_] = extent_of(name, v);
+    extents_[count_++].by_parameter = by_parameter;
   }
   void read(std::string_view name, View<const void> v) const {
     if (v.size() == 0) return;
@@ -89,8 +95,8 @@ class Written {
     for (const Extent& mine : std::span(extents_, count_))
       if (surely_overlap(mine, other))
         option_error(
-            "{}: {} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
-            function_, mine.name, name);
+            "{}: {}{} lies in the memory of {}, which is still needed while it is written; give it memory of its own",
+            function_, mine.by_parameter ? "the gradient by " : "", mine.name, name);
   }
 
  private:
@@ -116,7 +122,7 @@ void apart(const char* function, const Inputs& in, const Upstream& up, const Gra
                                 {"dalibi_slopes", g.dalibi_slopes},
                                 {"dsinks", g.dsinks}})
     written.write(name, v);
-  for (const NamedGradient& p : g.dparameters) written.write(p.name, p.view);
+  for (const NamedGradient& p : g.dparameters) written.write(p.name, p.view, true);
   each_input(in, [&](std::string_view name, View<const void> v) { written.read(name, v); });
   for (const auto& [name, v] : {std::pair{"out", up.out},
                                 {"lse", up.lse},

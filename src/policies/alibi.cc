@@ -30,8 +30,8 @@ template <class T> void SubtractDistances(const Tile<T>& t, const T* slope) {
 }
 
 /// d score / d slope = -|p - j|
-template <class T> void SumDistances(const Tile<const T>&, const Tile<T>& gradient, const T*, T* sums) {
-  SumRows(gradient, sums, [&](auto d, int r, int j) {
+template <class T> void SumDistances(const Tile<const T>&, const Tile<T>& gradient, KeyRange keys, const T*, T* sums) {
+  SumRows(gradient, keys, sums, [&](auto d, int r, int j) {
     return hn::Neg(hn::Mul(hn::LoadU(d, gradient.values + gradient.at(r, j)), Distances(d, gradient, r, j)));
   });
 }

@@ -1,4 +1,5 @@
 // score' = score + bias. Rows of the bias run along keys; where lanes are queries, blocks of 4 x 4 are transposed on the way.
+#include <algorithm>
 #include <limits>
 
 #include "core/targets.h"
@@ -114,9 +115,12 @@ template <class E> class BiasPass final : public passes::Score {
   template <class T> void sum(const Tile<T>& gradient, double* sums) const {
     if (sums == nullptr) return;
     const int64_t step = view_.shape[3] == 1 ? 0 : 1;
-    for (int r = 0; r < gradient.rows; ++r) {
-      double* row = sums + view_.broadcast_index(gradient.batch, gradient.head[r], gradient.row[r]);
-      for (int j = 0; j < gradient.keys; ++j) row[gradient.column[j] * step] += double(gradient(r, j));
+    for (int first = 0; first < gradient.keys; first += passes::kKeysOfSum<T>) {
+      const int last = std::min(first + passes::kKeysOfSum<T>, gradient.keys);
+      for (int r = 0; r < gradient.rows; ++r) {
+        double* row = sums + view_.broadcast_index(gradient.batch, gradient.head[r], gradient.row[r]);
+        for (int j = first; j < last; ++j) row[gradient.column[j] * step] += double(gradient(r, j));
+      }
     }
   }
 

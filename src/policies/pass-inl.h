@@ -28,21 +28,22 @@ template <class T, class F> HWY_INLINE void ForEachVector(const Tile<T>& t, F f)
   }
 }
 
-/// sums[r] = the sum over the real keys of f(d, r, j), a vector of numbers for the sites from (r, j) on. sums {rows, padded}.
-template <class T, class F> HWY_INLINE void SumRows(const Tile<T>& t, T* sums, F f) {
-  const hn::ScalableTag<T> d;
+/// sums[r] = the sum over keys [first, last) of f(d, r, j), a vector of numbers for the sites from (r, j) on, in the same order for
+/// vectors of 32 bytes and more. sums {rows, padded}.
+template <class T, class F> HWY_INLINE void SumRows(const Tile<T>& t, KeyRange keys, T* sums, F f) {
+  const hn::CappedTag<T, 32 / sizeof(T)> d;
   const int n = int(hn::Lanes(d));
   if (t.lanes_are_queries()) {
     for (int r = 0; r < t.rows; r += n) {
       auto sum = hn::Zero(d);
-      for (int j = 0; j < t.keys; ++j) sum = hn::Add(sum, f(d, r, j));
+      for (int j = keys.first; j < keys.last; ++j) sum = hn::Add(sum, f(d, r, j));
       hn::StoreU(sum, d, sums + r);
     }
   } else {
     for (int r = 0; r < t.rows; ++r) {
       auto sum = hn::Zero(d);
-      for (int j = 0; j < t.keys; j += n)
-        sum = hn::Add(sum, hn::IfThenElseZero(hn::FirstN(d, size_t(t.keys - j)), f(d, r, j)));
+      for (int j = keys.first; j < keys.last; j += n)
+        sum = hn::Add(sum, hn::IfThenElseZero(hn::FirstN(d, size_t(keys.last - j)), f(d, r, j)));
       sums[r] = hn::GetLane(hn::SumOfLanes(d, sum));
     }
   }

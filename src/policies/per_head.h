@@ -1,5 +1,6 @@
 // Score modifiers with one number a head: a slope, a cap, a scale.
 #pragma once
+#include <algorithm>
 #include <type_traits>
 
 #include "core/format.h"
@@ -14,8 +15,8 @@ template <class T> struct HeadKernels {
   void (*forward)(const Tile<T>&, const T* numbers);
   /// The gradient by what forward() got becomes that by what it was given; null where they are the same.
   void (*turn)(const Tile<const T>& before, const Tile<T>& gradient, const T* numbers);
-  /// sums[r]: the gradient by the number of row r. Null where it is no tensor.
-  void (*sum)(const Tile<const T>& before, const Tile<T>& gradient, const T* numbers, T* sums);
+  /// sums[r]: the gradient by the number of row r, over these keys. Null where it is no tensor.
+  void (*sum)(const Tile<const T>& before, const Tile<T>& gradient, KeyRange keys, const T* numbers, T* sums);
 };
 
 /// numbers[r] of row r, 0 in the padding.  numbers {kMostRows}
@@ -53,8 +54,8 @@ template <class P> class HeadPass : public passes::Score {
     if (!wants_sums && kernels.turn == nullptr) return;
     alignas(64) T numbers[kMostRows], of_rows[kMostRows];
     self().fill(gradient, numbers);
-    if (wants_sums) {
-      kernels.sum(before, gradient, numbers, of_rows);
+    for (int j = 0; wants_sums && j < gradient.keys; j += passes::kKeysOfSum<T>) {
+      kernels.sum(before, gradient, {j, std::min(j + passes::kKeysOfSum<T>, gradient.keys)}, numbers, of_rows);
       for (int r = 0; r < gradient.rows; ++r) sums[0][gradient.head[r]] += double(of_rows[r]);
     }
     if (kernels.turn != nullptr) kernels.turn(before, gradient, numbers);

@@ -23,8 +23,9 @@ template <class T> void Times(const Tile<T>& t, const T* scale) {
 template <class T> void Turn(const Tile<const T>&, const Tile<T>& gradient, const T* scale) { Times(gradient, scale); }
 
 /// d score' / d scale = score
-template <class T> void SumScores(const Tile<const T>& before, const Tile<T>& gradient, const T*, T* sums) {
-  SumRows(gradient, sums, [&](auto d, int r, int j) {
+template <class T>
+void SumScores(const Tile<const T>& before, const Tile<T>& gradient, KeyRange keys, const T*, T* sums) {
+  SumRows(gradient, keys, sums, [&](auto d, int r, int j) {
     const auto x = hn::LoadU(d, before.values + before.at(r, j));
     const auto above = hn::LoadU(d, gradient.values + gradient.at(r, j));
     return hn::IfThenZeroElse(hn::Eq(above, hn::Zero(d)), hn::Mul(above, x));

@@ -59,8 +59,9 @@ template <class D> HWY_INLINE hn::Vec<D> ByCap(D d, hn::Vec<D> x) {
 }
 
 /// d cap tanh(x / cap) / d cap
-template <class T> void SumCaps(const Tile<const T>& before, const Tile<T>& gradient, const T* cap, T* sums) {
-  SumRows(gradient, sums, [&](auto d, int r, int j) {
+template <class T>
+void SumCaps(const Tile<const T>& before, const Tile<T>& gradient, KeyRange keys, const T* cap, T* sums) {
+  SumRows(gradient, keys, sums, [&](auto d, int r, int j) {
     const auto x = hn::Div(hn::LoadU(d, before.values + before.at(r, j)), OfRows(d, gradient, cap, r));
     const auto above = hn::LoadU(d, gradient.values + gradient.at(r, j));
     return hn::IfThenZeroElse(hn::Eq(above, hn::Zero(d)), hn::Mul(above, ByCap(d, x)));

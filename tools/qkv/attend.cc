@@ -200,7 +200,6 @@ Answer attend(const Options& o, Watch& watch) {
     const bool tells_peak = report.operations >= kFewest && (o.json || !o.quiet);
     if (tells_peak && peak == 0) peak = measure_peak(default_executor());
     if (tells_peak) report.peak = peak;
-    if (problem.attention.dropout() > 0) tell(o, {"dropout acts in training only: not used"}, watch);
     accompanying.add(problem);
     layers.push_back(json_of(report));
     tell(o, problem.notes, watch);

@@ -26,8 +26,8 @@ constexpr const char* kExamples = R"(Examples:
   qkv bench --threads 1,2 --json
   qkv bench --quick              (one long sequence, a few seconds)
 
-Rates count 4 * D operations for every visible pair of query and key, and 10 * D for its gradients. "of peak" and "of read" are
-medians over samples of 20 ms and more; each is compared with the machine's rate just before and after it, so that they hold on
+Rates count 4 * D operations for every visible pair of query and key, and 10 * D for its gradients. GFLOP/s are those of the best
+sample. "of peak" and "of read" are medians over samples of 20 ms and more; each is compared with the machine's rate just before and after it, so that they hold on
 a shared machine too. A few rows of every shape, and the gradients of a loss by them, are compared with the oracle in long double
 before the clock starts.)";
 

@@ -155,6 +155,7 @@ TEST_F(ExplainBackwardCommand, AQueryThatSeesNothingHasNoGradients) {
 TEST_F(ExplainBackwardCommand, WrongUseIsCodeTwoAndOneLine) {
   expect_refusal("explain --example W1 --backward", 2, "dout is missing");
   expect_refusal("explain --example W1 --dout 1", 2, "--dout requires --backward");
+  expect_refusal("explain --example W1 --backward --dout nan", 2, "dout: there is nan in it");
   expect_refusal("explain --example W1 --backward --dout '1,2,3'", 2,
                  "dout {1, 1, 1, 3}: expected the shape of out, {1, 1, 2, 2}");
   expect_refusal("explain --q 1 --k 1 --backward --dout 1", 2, "give v too");

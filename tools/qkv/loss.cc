@@ -1,5 +1,7 @@
 #include "qkv/loss.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,6 +25,17 @@ View<const void> as_three_axes(View<const void> x) {
 View<const void> with_axes_in_front(View<const void> x, size_t axes) {
   if (x.rank != 1) return x;
   return axes == 4 ? with_axes(x, {-1, -1, -1, 0}) : with_axes(x, {-1, -1, 0});
+}
+
+/// A gradient that is no number, or infinite, makes everything so: nobody wants to look at that.
+void refuse_endless(View<const void> x, const char* name) {
+  for (int64_t a = 0; a < x.shape[0]; ++a)
+    for (int64_t b = 0; b < x.shape[1]; ++b)
+      for (int64_t c = 0; c < x.shape[2]; ++c)
+        for (int64_t d = 0; d < x.shape[3]; ++d)
+          if (const double v = element(x, a, b, c, d); !std::isfinite(v))
+            throw OptionError(
+                fmt::format("{}: there is {} in it, expected finite numbers", name, std::isnan(v) ? "nan" : "inf"));
 }
 
 /// The same numbers in another type; a note where they are not quite the same.
@@ -52,6 +65,8 @@ View<const void> spread(View<const void> x, const std::vector<int64_t>& shape, c
 }  // namespace
 
 void set_loss(Problem& p, View<const void> dout, View<const void> dlse) {
+  refuse_endless(dout, "dout");
+  if (dlse) refuse_endless(dlse, "dlse");
   if (!p.has_values) throw OptionError("dout: there are no values, so there is no out; give v too");
   const Sizes& s = p.sizes;
   std::vector<int64_t> rows = {s.batch, s.heads, s.queries};

@@ -67,6 +67,7 @@ class Maker {
     look_for_nan(problem_.inputs.value, "v");
     measure();
     formula();
+    if (problem_.attention.dropout() > 0) problem_.notes.emplace_back("dropout acts in training only: not used");
     lengths("key_lengths", problem_.inputs.key_lengths);
     lengths("q_offset", problem_.inputs.query_offset);
     lengths("key_start", problem_.inputs.key_start);

@@ -44,11 +44,17 @@ void check(const SeeOptions& o, const Dump& dump) {
     throw OptionError(
         "--html is a page of the weights; leave --mask, --grid, --row, --links, --between, --png, --plain, --json out");
   if (o.top < 1) throw OptionError(fmt::format("--top: expected at least 1, got {}", o.top));
-  if (o.gradient && (o.mask || o.row >= 0 || o.only_links || !o.between.empty() || !o.html.empty() || o.from_file ||
-                     o.rank || o.scale != Scale::kLinear))
-    throw OptionError(
-        "--gradient is a picture with a scale of its own; leave --mask, --row, --links, --between, --rank, --from-file, "
-        "--html and --scale log or lift out");
+  const std::pair<bool, const char*> others[] = {{o.mask, "--mask"},
+                                                 {o.row >= 0, "--row"},
+                                                 {o.only_links, "--links"},
+                                                 {!o.between.empty(), "--between"},
+                                                 {!o.html.empty(), "--html"},
+                                                 {o.from_file, "--from-file"},
+                                                 {static_cast<bool>(o.rank), "--rank"},
+                                                 {o.scale != Scale::kLinear, "--scale log or lift"}};
+  for (const auto& [given, option] : others)
+    if (o.gradient && given)
+      throw OptionError(fmt::format("--gradient is a picture with a scale of its own; leave {} out", option));
   if (o.gradient && o.grid && o.png.empty() && (o.plain || o.json))
     throw OptionError("--gradient --grid is a picture; for --plain or --json say which head, with --layer and --head");
   if ((o.head >= 0 || o.mask) && o.layer < 0 && dump.layers().size() > 1) {

@@ -142,8 +142,8 @@ TEST_F(SeeGradient, WrongUseIsCodeTwoAndOneLine) {
   expect_refusal("see --q 1 --k 1 --v 1 --dout 1", 2, "--dout requires --gradient");
   expect_refusal("see --gradient " + kSample + " --dout 1", 2, "--gradient: say of which head");
   expect_refusal("see --gradient " + kSample + " --dout 1 --grid --json", 2, "--gradient --grid is a picture");
-  expect_refusal("see --gradient " + typed_ + " --row 0", 2, "leave --mask, --row");
-  expect_refusal("see --gradient " + typed_ + " --scale lift", 2, "--scale log or lift out");
+  expect_refusal("see --gradient " + typed_ + " --row 0", 2, "leave --row out");
+  expect_refusal("see --gradient " + typed_ + " --scale lift", 2, "leave --scale log or lift out");
   const float w[] = {0.5F, 0.5F};
   write_npy(file("w.npy"), View<const float>(w, {1, 2}));
   expect_refusal("see --gradient " + file("w.npy") + " --head 0 --dout 1", 2, "the file has weights only");
