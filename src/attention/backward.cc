@@ -311,12 +311,13 @@ template <class T> class Backward {
     if (in_turn_)
       turns_.wait(item.heads_before, std::numeric_limits<int64_t>::max(),
                   [&](int64_t i) { return items_[size_t(i)].heads_before; });
+    const auto& kernels = kernels::backward_kernels<T>();
     const View<T> to = matrix_->view.as<T>();
     for (const KeyTile<T>& t : s.keys.tiles())
       for (int r = t.first_row; r < t.first_row + t.rows; ++r) {
         T* row = to.data + to.broadcast_offset(item.batch, rows.head[r], rows.row[r]);
-        for (int32_t j = t.columns.first; j < t.columns.last; ++j)
-          row[j * to.strides[3]] += t.dmatrix[int64_t{r} * t.lanes + (j - t.columns.first)];
+        kernels.add(row + t.columns.first * to.strides[3], to.strides[3], t.dmatrix + int64_t{r} * t.lanes,
+                    t.columns.last - t.columns.first);
       }
   }
   void write_parameters() {

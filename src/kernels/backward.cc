@@ -137,7 +137,16 @@ void DotRows(const T* x, int64_t x_stride, const T* y, int64_t y_stride, int row
   }
 }
 
-template <class T> constexpr BackwardKernels<T> kTable{Hide<T>, Gradients<T>, AddRows<T>, DotRows<T>};
+template <class T> void Add(T* HWY_RESTRICT to, int64_t step, const T* HWY_RESTRICT from, int n) {
+  const Full<T> d;
+  const int lanes = int(hn::Lanes(d));
+  int i = 0;
+  if (step == 1)
+    for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Add(hn::LoadU(d, to + i), hn::LoadU(d, from + i)), d, to + i);
+  for (; i < n; ++i) to[i * step] += from[i];
+}
+
+template <class T> constexpr BackwardKernels<T> kTable{Hide<T>, Gradients<T>, AddRows<T>, DotRows<T>, Add<T>};
 
 }  // namespace
 

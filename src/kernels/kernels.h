@@ -97,6 +97,8 @@ template <class T> struct BackwardKernels {
                    int dim, Words seen);
   /// dots[r] = sum over e of x[r][e] * y[r][e]
   void (*dot_rows)(const T* x, int64_t x_stride, const T* y, int64_t y_stride, int rows, int dim, T* dots);
+  /// to[i * step] += from[i] of n numbers.
+  void (*add)(T* to, int64_t step, const T* from, int n);
 };
 
 /// Rows of queries whose weights are dropped or kept; keys from position `key` on, a multiple of 8.

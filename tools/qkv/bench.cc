@@ -157,18 +157,27 @@ std::vector<const Shape*> chosen(const Options& o) {
   return shapes;
 }
 
-/// How much longer the shape with dropout takes than the one without, where both were run.
-std::string cost_of_dropout(const std::vector<Result>& results) {
-  for (const Result& with : results)
-    for (const Result& without : results) {
-      if (with.shape->extra != Extra::kDropout || without.shape->work != Work::kTraining ||
-          without.shape->extra != Extra::kNone)
-        continue;
-      const double longer = median(without.peak_share) / median(with.peak_share) - 1;
-      return fmt::format("Dropout adds {:.0f} % to forward and backward of \"{}\".\n", 100 * longer,
-                         without.shape->name);
-    }
-  return {};
+/// What an extra adds to forward and backward of the shape without it, where both were run: one line each.
+std::string costs_of_extras(const std::vector<Result>& results) {
+  struct Cost {
+    Extra with, without;
+    const char* what;
+  };
+  constexpr Cost kCosts[] = {{Extra::kDropout, Extra::kNone, "Dropout"},
+                             {Extra::kOwnModifier, Extra::kNone, "A modifier of one's own"},
+                             {Extra::kBiasWithGradient, Extra::kBias, "The gradient of a bias"}};
+  std::string text;
+  for (const Cost& cost : kCosts)
+    for (const Result& with : results)
+      for (const Result& without : results) {
+        if (with.shape->work != Work::kTraining || without.shape->work != Work::kTraining ||
+            with.shape->extra != cost.with || without.shape->extra != cost.without)
+          continue;
+        const double longer = median(without.peak_share) / median(with.peak_share) - 1;
+        text += fmt::format("{} adds {:.0f} % to forward and backward of \"{}\".\n", cost.what, 100 * longer,
+                            without.shape->name);
+      }
+  return text;
 }
 
 Answer bench(const Options& o, Progress& progress) {
@@ -203,7 +212,7 @@ Answer bench(const Options& o, Progress& progress) {
                  {"GB/s", Side::kRight, Narrow::kFirst},
                  {"of read", Side::kRight, Narrow::kDrop}});
     for (const Result& r : results) add_row(table, r);
-    text += table.text(screen) + fold(cost_of_dropout(results), screen);
+    text += table.text(screen) + fold(costs_of_extras(results), screen);
   }
   return {o.json ? report.dump(2) + "\n" : text};
 }

@@ -40,10 +40,11 @@ constexpr Shape kShapes[] = {
     {"backward 2048 D=128", 1, 8, 8, 2048, 2048, 128, false, Work::kBackward},
     {"backward 2048 causal", 1, 8, 8, 2048, 2048, 64, true, Work::kBackward},
     {"backward 8192, 1 head", 1, 1, 1, 8192, 8192, 64, false, Work::kBackward},
-    {"backward 2048 bias", 1, 8, 8, 2048, 2048, 64, false, Work::kBackward, Extra::kBias},
-    {"backward 2048 own modifier", 1, 8, 8, 2048, 2048, 64, false, Work::kBackward, Extra::kOwnModifier},
     {"training 2048", 1, 8, 8, 2048, 2048, 64, false, Work::kTraining},
-    {"training 2048 dropout", 1, 8, 8, 2048, 2048, 64, false, Work::kTraining, Extra::kDropout}};
+    {"training 2048 dropout", 1, 8, 8, 2048, 2048, 64, false, Work::kTraining, Extra::kDropout},
+    {"training 2048 own modifier", 1, 8, 8, 2048, 2048, 64, false, Work::kTraining, Extra::kOwnModifier},
+    {"training 2048 bias", 1, 8, 8, 2048, 2048, 64, false, Work::kTraining, Extra::kBias},
+    {"training 2048 bias, its gradient", 1, 8, 8, 2048, 2048, 64, false, Work::kTraining, Extra::kBiasWithGradient}};
 
 /// The largest difference and the largest value of what has been seen.
 struct Difference {
@@ -78,7 +79,8 @@ Bench::Bench(const Shape& s, const Call& call) : shape_(s), call_(call) {
   if (s.causal) attention_.visible(Causal{});
   if (s.extra == Extra::kOwnModifier) attention_.score(Decay{0.01f});
   if (s.extra == Extra::kDropout) attention_.dropout(kDropout), inputs_.dropout_seed = 1;
-  if (s.extra == Extra::kBias) attention_.score(Bias{}), inputs_.bias = make(bias_, 1, 1, s.queries, s.keys);
+  const bool bias = s.extra == Extra::kBias || s.extra == Extra::kBiasWithGradient;
+  if (bias) attention_.score(Bias{}), inputs_.bias = make(bias_, 1, 1, s.queries, s.keys);
   path_ = find_path(attention_, inputs_, call);
   if (s.work == Work::kForward) return;
   row_max_.resize(size_t(s.batch) * size_t(s.heads) * size_t(s.queries));
@@ -89,7 +91,7 @@ Bench::Bench(const Shape& s, const Call& call) : shape_(s), call_(call) {
   gradients_ = {.dquery = make(dquery_, s.batch, s.heads, s.queries, s.dim),
                 .dkey = make(dkey_, s.batch, s.key_heads, s.keys, s.dim),
                 .dvalue = make(dvalue_, s.batch, s.key_heads, s.keys, s.dim)};
-  if (s.extra == Extra::kBias) gradients_.dbias = make(dbias_, 1, 1, s.queries, s.keys);
+  if (s.extra == Extra::kBiasWithGradient) gradients_.dbias = make(dbias_, 1, 1, s.queries, s.keys);
 }
 
 double Bench::operations() const {

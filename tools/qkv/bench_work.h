@@ -9,7 +9,7 @@
 namespace qkv::cli {
 
 enum class Work : uint8_t { kForward, kBackward, kTraining };  ///< kTraining: forward(), then backward()
-enum class Extra : uint8_t { kNone, kDropout, kBias, kOwnModifier };
+enum class Extra : uint8_t { kNone, kDropout, kOwnModifier, kBias, kBiasWithGradient };
 
 struct Shape {
   const char* name;
