@@ -95,12 +95,6 @@ template <class T> void set_hidden(const Lines& lines, const Extents& at, T* val
   }
 }
 
-/// Reads a line; what is not kept becomes -inf, so that it adds exp(-inf) = 0 to every sum.
-template <class T> void read_line(const Lines& lines, const Extents& at, T* values) {
-  load(lines.x, offset_at(lines.x, at), lines.x.strides[lines.axis], lines.length, values);
-  set_hidden(lines, at, values, -std::numeric_limits<T>::infinity());
-}
-
 /// f(begin, end) for stretches of a line that begins to be long.
 template <class F> void stretches(const Call& call, int64_t length, const F& f) {
   for (int64_t i = 0; i < length; i += kElementsOfAStretch) {
@@ -109,16 +103,27 @@ template <class F> void stretches(const Call& call, int64_t length, const F& f) 
   }
 }
 
+/// Reads a line; what is not kept becomes -inf, so that it adds exp(-inf) = 0 to every sum.
+template <class T> void read_line(const Lines& lines, const Call& call, const Extents& at, T* values) {
+  const int64_t first = offset_at(lines.x, at), step = lines.x.strides[lines.axis];
+  stretches(call, lines.length, [&](int64_t begin, int64_t end) {
+    load(lines.x, first + begin * step, step, end - begin, values + begin);
+  });
+  set_hidden(lines, at, values, -std::numeric_limits<T>::infinity());
+}
+
 /// The largest value, -inf of none. A NaN may be passed over: the sum of the exponentials finds it.
-template <class T> T largest(const T* values, int64_t n) {
+template <class T> T largest(const Call& call, const T* values, int64_t n) {
   T max = -std::numeric_limits<T>::infinity();
-  for (int64_t i = 0; i < n; ++i) max = values[i] > max ? values[i] : max;
+  stretches(call, n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) max = values[i] > max ? values[i] : max;
+  });
   return max;
 }
 
 /// What is subtracted before exp: the maximum, or 0 of a line in which nothing counts, since -inf - -inf is NaN.
-template <class T> T shift_of(const T* values, int64_t n) {
-  const T max = largest(values, n);
+template <class T> T shift_of(const Call& call, const T* values, int64_t n) {
+  const T max = largest(call, values, n);
   return max == -std::numeric_limits<T>::infinity() ? T(0) : max;
 }
 
@@ -141,7 +146,7 @@ template <class T, class F> void for_lines_as(const Lines& lines, const Call& ca
     T* values = static_cast<T*>(lease.data());
     for (int64_t n = item * per_item; n < std::min(lines.count, (item + 1) * per_item); ++n) {
       const Extents at = lines.index(n);
-      read_line(lines, at, values);
+      read_line(lines, call, at, values);
       f(lines, at, values);
     }
   });
@@ -161,7 +166,7 @@ template <class T> void write_line(const Lines& lines, const Extents& at, const 
 void softmax(View<const void> x, View<void> y, int axis, View<const bool> keep, const Call& call) {
   const Lines all = check_call("softmax", x, y, axis, keep, Result::kPerElement);
   for_lines(all, call, [&call]<class T>(const Lines& lines, const Extents& at, T* values) {
-    const T shift = shift_of(values, lines.length);
+    const T shift = shift_of(call, values, lines.length);
     T sum = 0;
     stretches(call, lines.length, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) sum += values[i] = std::exp(values[i] - shift);
@@ -176,7 +181,7 @@ void softmax(View<const void> x, View<void> y, int axis, View<const bool> keep, 
 void log_softmax(View<const void> x, View<void> y, int axis, View<const bool> keep, const Call& call) {
   const Lines all = check_call("log_softmax", x, y, axis, keep, Result::kPerElement);
   for_lines(all, call, [&call]<class T>(const Lines& lines, const Extents& at, T* values) {
-    const T shift = shift_of(values, lines.length);
+    const T shift = shift_of(call, values, lines.length);
     const T sum = sum_of_exponentials(call, values, lines.length, shift);
     const T log_sum = sum == 0 ? T(0) : std::log(sum);  // nothing counts: every logarithm stays -inf
     for (int64_t i = 0; i < lines.length; ++i) values[i] = (values[i] - shift) - log_sum;
@@ -188,7 +193,7 @@ void log_softmax(View<const void> x, View<void> y, int axis, View<const bool> ke
 void log_sum_exp(View<const void> x, View<void> y, int axis, View<const bool> keep, const Call& call) {
   const Lines all = check_call("log_sum_exp", x, y, axis, keep, Result::kPerLine);
   for_lines(all, call, [&call]<class T>(const Lines& lines, const Extents& at, T* values) {
-    const T shift = shift_of(values, lines.length);
+    const T shift = shift_of(call, values, lines.length);
     const T result = shift + std::log(sum_of_exponentials(call, values, lines.length, shift));
     store(lines.y, offset_at(lines.y, at), 1, 1, &result);
   });
