@@ -1,0 +1,34 @@
+"""Attention of every kind on CPUs: exact, fast, with gradients, weights and statistics.
+
+>>> import numpy as np
+>>> import qkv
+>>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 5, 8), dtype=np.float32)
+>>> out, lse = qkv.attention(q, k, v, causal=True, return_lse=True)
+>>> out.shape, lse.shape
+((1, 2, 5, 8), (1, 2, 5))
+"""
+
+from ._attention import attention, attention_backward, attention_varlen, explain_path, merge, observe, visible
+from ._core import __version__, num_threads, set_num_threads
+from ._formula import Attention
+from ._results import Gradients, Observation, Statistics, Top
+from ._small import alibi_slopes
+
+__all__ = [
+    "Attention",
+    "Gradients",
+    "Observation",
+    "Statistics",
+    "Top",
+    "__version__",
+    "alibi_slopes",
+    "attention",
+    "attention_backward",
+    "attention_varlen",
+    "explain_path",
+    "merge",
+    "num_threads",
+    "observe",
+    "set_num_threads",
+    "visible",
+]

@@ -1,0 +1,57 @@
+"""The formula of an attention: a value with a text."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from . import _core
+
+
+@functools.lru_cache(maxsize=512)
+def parsed(text: str) -> _core.Formula:
+    """The formula that a text says. Raises ValueError, which names the word and its place."""
+    return _core.Formula(text)
+
+
+class Attention:
+    """The formula of an attention: masks, score modifiers, softmax; numbers and names, no tensors.
+
+    >>> a = Attention("causal window:255,0 align:bottom_right | softcap:30 | softmax")
+    >>> a == Attention(a.text)
+    True
+
+    Raises ValueError for a text that is none; docs/semantics.md, section 9, has the words.
+    """
+
+    __slots__ = ("_formula", "text")
+
+    def __init__(self, text: str) -> None:
+        object.__setattr__(self, "_formula", parsed(text))
+        object.__setattr__(self, "text", self._formula.text)
+
+    _formula: _core.Formula
+    text: str  #: reads as an equal formula
+
+    @property
+    def dropout(self) -> float:
+        """The probability that a weight is dropped in training."""
+        return self._formula.dropout
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("an Attention does not change; make another one")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attention) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Attention({self.text!r})"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[type[Attention], tuple[str]]:
+        return Attention, (self.text,)

@@ -1,0 +1,246 @@
+"""PyTorch: attention with gradients, as operators that torch.compile and torch.export see through."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NoReturn, Sequence
+
+import torch
+from torch import Tensor
+
+from . import _core
+from ._arrays import lend
+from ._attention import PARAMETERS, compute, empty_gradient, empty_output, gradients
+from ._prepare import Problem
+
+#: What has a gradient.
+DIFFERENTIABLE = ("query", "key", "value", *PARAMETERS)
+
+
+def run(p: Problem, wanted: Sequence[str], top: int) -> dict[str, Tensor]:
+    """The outputs of these names; out and lse have gradients."""
+    autocast(p)
+    if not needs_operators(p):
+        return compute(p, wanted, top)
+    names, tensors = ",".join(p.tensors), list(p.tensors.values())
+    got: dict[str, Tensor] = {}
+    if "out" in wanted or "lse" in wanted:
+        made = forward(tensors, names, p.formula, seed_tensor(p), p.layout == "blhd")
+        got.update(zip(("out", "lse"), made))
+    looks = [name for name in wanted if name not in ("out", "lse")]
+    if looks:
+        made = look([x.detach() for x in tensors], names, p.formula, ",".join(looks), top)
+        got.update(zip(looks, made))
+    return got
+
+
+def autocast(p: Problem) -> None:
+    """Inside torch.autocast q, k and v are taken in its type, as F.scaled_dot_product_attention does."""
+    if not torch.is_autocast_enabled("cpu"):
+        return
+    to = torch.get_autocast_dtype("cpu")
+    for name in ("query", "key", "value"):
+        if p.tensors[name].dtype != torch.float64:
+            p.tensors[name] = p.tensors[name].to(to)
+
+
+def needs_operators(p: Problem) -> bool:
+    """Whether somebody watches: autograd, a compiler, a transformation like vmap. Otherwise the tensors are just memory."""
+    if torch.compiler.is_compiling():
+        return True
+    if torch.is_grad_enabled() and any(p.tensors[n].requires_grad for n in DIFFERENTIABLE if n in p.tensors):
+        return True
+    return any(type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta for x in p.tensors.values()) or inside_transform()
+
+
+def inside_transform() -> bool:
+    """Whether this is called inside torch.func.vmap, grad, ..."""
+    return bool(torch._C._functorch.peek_interpreter_stack() is not None)
+
+
+def seed_tensor(p: Problem) -> Tensor | None:
+    """{1} int64: a tensor, so that a compiled function draws anew each time."""
+    if p.seed is None or isinstance(p.seed, Tensor):
+        return p.seed
+    return torch.tensor([p.seed - 2**64 if p.seed >= 2**63 else p.seed], dtype=torch.int64)
+
+
+def problem_of(
+    tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool = False
+) -> Problem:
+    """The arguments of an operator as a problem."""
+    named = dict(zip(names.split(","), tensors))
+    layout: Any = "blhd" if heads_inside else "bhld"
+    return Problem(formula, named, seed, layout, packed="cumulative_query_lengths" in named)
+
+
+# ---- operators: their tensors come as a list, with their names in a text ----
+# Each has a fake, which makes the outputs without computing them. Both make them with empty_output(), so shapes and strides
+# are said in one place.
+
+
+@torch.library.custom_op("qkv::forward", mutates_args=())
+def forward(
+    tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """out, lse, row_max, row_sum; the last two are for backward."""
+    made = compute(problem_of(tensors, names, formula, seed, heads_inside), ("out", "lse", "row_max", "row_sum"))
+    return made["out"], made["lse"], made["row_max"], made["row_sum"]
+
+
+@forward.register_fake
+def _(
+    tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool
+) -> tuple[Tensor, ...]:
+    p = problem_of(tensors, names, formula, seed, heads_inside)
+    return tuple(empty_output(p, name) for name in ("out", "lse", "row_max", "row_sum"))
+
+
+@torch.library.custom_op("qkv::backward", mutates_args=())
+def backward(
+    tensors: Sequence[Tensor], upstream: Sequence[Tensor], names: str, given: str, formula: str, seed: Tensor | None, wanted: str
+) -> list[Tensor]:
+    """The gradients by the tensors named in `wanted`, in this order. upstream: the tensors named in `given`."""
+    p = problem_of(tensors, names, formula, seed)
+    made = gradients(p, dict(zip(given.split(","), upstream)), wanted.split(","))
+    return [made[name] for name in wanted.split(",")]
+
+
+@backward.register_fake
+def _(
+    tensors: Sequence[Tensor], upstream: Sequence[Tensor], names: str, given: str, formula: str, seed: Tensor | None, wanted: str
+) -> list[Tensor]:
+    p = problem_of(tensors, names, formula, seed)
+    return [empty_gradient(p, name) for name in wanted.split(",")]
+
+
+@torch.library.custom_op("qkv::look", mutates_args=())
+def look(tensors: Sequence[Tensor], names: str, formula: str, wanted: str, top: int) -> list[Tensor]:
+    """Outputs without gradients: weights, statistics, the largest weights."""
+    made = compute(problem_of(tensors, names, formula, None), wanted.split(","), top)
+    return list(made.values())
+
+
+@look.register_fake
+def _(tensors: Sequence[Tensor], names: str, formula: str, wanted: str, top: int) -> list[Tensor]:
+    p = problem_of(tensors, names, formula, None)
+    return [empty_output(p, name, top) for name in wanted.split(",")]
+
+
+@torch.library.custom_op("qkv::merge", mutates_args=())
+def merge_op(outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """out and lse of the whole from those of the parts."""
+    out, lse = torch.empty_like(outs[0]), torch.empty_like(lses[0])
+    _core.merge([lend(x) for x in outs], [lend(x) for x in lses], lend(sinks), out, lse)
+    return out, lse
+
+
+@merge_op.register_fake
+def _(outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(outs[0]), torch.empty_like(lses[0])
+
+
+@torch.library.custom_op("qkv::merge_backward", mutates_args=())
+def merge_backward(
+    outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None, dout: Tensor, dlse: Tensor | None
+) -> list[Tensor]:
+    """dout of each part, dlse of each part, dsinks where there are sinks."""
+    made = _empty_merge_gradients(outs, lses, sinks)
+    n = len(outs)
+    _core.merge_backward(
+        [lend(x) for x in outs], [lend(x) for x in lses], lend(sinks), lend(dout), lend(dlse), made[:n], made[n : 2 * n],
+        made[2 * n] if sinks is not None else None,
+    )
+    return made
+
+
+@merge_backward.register_fake
+def _empty_merge_gradients(
+    outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None, *_: Tensor | None
+) -> list[Tensor]:
+    return [torch.empty_like(x) for x in (*outs, *lses, *([] if sinks is None else [sinks]))]
+
+
+def merge(outs: list[Tensor], lses: list[Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`qkv.merge` of tensors."""
+    made: tuple[Tensor, Tensor] = merge_op(outs, lses, sinks)
+    return made
+
+
+# ---- autograd ----
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    tensors, ctx.names, ctx.formula, seed, ctx.heads_inside = inputs
+    ctx.count = len(tensors)
+    ctx.has_seed = seed is not None
+    ctx.save_for_backward(*tensors, *([seed] if ctx.has_seed else []), *output)
+    ctx.mark_non_differentiable(output[2], output[3])
+    ctx.set_materialize_grads(False)
+
+
+def _back(ctx: Any, dout: Tensor | None, dlse: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    saved = ctx.saved_tensors
+    tensors, names = list(saved[: ctx.count]), ctx.names.split(",")
+    seed = saved[ctx.count] if ctx.has_seed else None
+    out, lse, row_max, row_sum = saved[-4:]
+    wanted = [n for n, needed in zip(names, ctx.needs_input_grad[0]) if needed and n in DIFFERENTIABLE]
+    found: dict[str, Tensor] = {}
+    if wanted and (dout is not None or dlse is not None):
+        upstream = {"dout": torch.zeros_like(out) if dout is None else dout, "out": out}
+        if dlse is not None:
+            upstream["dlse"] = dlse
+        upstream.update(row_max=row_max, row_sum=row_sum)
+        made = backward(
+            tensors, list(upstream.values()), ctx.names, ",".join(upstream), ctx.formula, seed, ",".join(wanted)
+        )
+        found = dict(zip(wanted, made))
+    by_tensors = [found[n].to(x.dtype) if n in found else None for n, x in zip(names, tensors)]
+    return by_tensors, None, None, None, None
+
+
+def _keep_merge(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    outs, lses, sinks = inputs
+    ctx.parts, ctx.has_sinks = len(outs), sinks is not None
+    ctx.save_for_backward(*outs, *lses, *([sinks] if ctx.has_sinks else []))
+
+
+def _back_merge(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Any, ...]:
+    n, saved = ctx.parts, list(ctx.saved_tensors)
+    outs, lses, sinks = saved[:n], saved[n : 2 * n], saved[2 * n] if ctx.has_sinks else None
+    made = merge_backward(outs, lses, sinks, dout, dlse)
+    return made[:n], made[n : 2 * n], made[2 * n] if ctx.has_sinks else None
+
+
+def _no_second(ctx: Any, *_: Any) -> NoReturn:
+    raise RuntimeError("qkv has no second derivative: its backward pass cannot be differentiated; use create_graph=False")
+
+
+forward.register_autograd(_back, setup_context=_keep)
+merge_op.register_autograd(_back_merge, setup_context=_keep_merge)
+for _operator in (backward, merge_backward):
+    _operator.register_autograd(_no_second, setup_context=lambda ctx, inputs, output: None)
+
+
+# ---- vmap ----
+
+
+def _each(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of vmap: one call after the other. Each uses all threads, so nothing is lost."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        def one(x: Any, dim: Any, n: int) -> Any:
+            if isinstance(x, (list, tuple)):
+                return [one(y, d, n) for y, d in zip(x, dim)]
+            return x if dim is None else x.select(dim, n)
+
+        calls = [operator(*(one(x, d, n) for x, d in zip(arguments, in_dims))) for n in range(info.batch_size)]
+        stacked = [torch.stack(parts) for parts in zip(*calls)]
+        if isinstance(calls[0], tuple):
+            return tuple(stacked), tuple(0 for _ in stacked)
+        return stacked, [0] * len(stacked)
+
+    return rule
+
+
+for _operator in (forward, backward, look, merge_op, merge_backward):
+    _operator.register_vmap(_each(_operator))
