@@ -23,28 +23,44 @@ def dtype_name(x: Array) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def accept(name: str, x: object) -> Array:
+_CPU = 1  # DLPack's number of that device
+
+
+def accept(name: str, x: Any, kind: str = "np.float32") -> Array:
     """x itself where it is an array of NumPy or torch, else a view of it where its memory can be shared.
 
-    Raises TypeError for lists and numbers, and tensors of another device.
+    Raises TypeError for lists and numbers, which would become an array of `kind`, and for tensors of another device.
     """
-    if isinstance(x, np.ndarray):
-        return x
     if is_torch(x):
-        if x.device.type not in ("cpu", "meta"):  # type: ignore[attr-defined]
-            raise TypeError(f"{name} is on {x.device}, and qkv computes on CPUs; pass {name}.cpu()")  # type: ignore[attr-defined]
+        if x.device.type not in ("cpu", "meta"):
+            raise TypeError(f"{name} is on {x.device}, and qkv computes on CPUs; pass {name}.cpu()")
         return x
     if isinstance(x, (list, tuple, int, float, np.generic)):
-        raise TypeError(f"{name} is a {type(x).__name__}, expected an array; pass np.asarray({name}, dtype=np.float32)")
-    if hasattr(x, "__dlpack__"):
-        return np.from_dlpack(x)  # type: ignore[arg-type]
+        raise TypeError(f"{name} is a {type(x).__name__}, expected an array; pass np.asarray({name}, dtype={kind})")
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, whose mask qkv would not see; pass {name}.data, and the mask by its name"
+        )
+    if not isinstance(x, np.ndarray):
+        x = _shared(name, x)
+    if any(step % x.itemsize for step in x.strides):
+        raise TypeError(f"{name} has elements of {x.itemsize} bytes in steps of {x.strides}; pass {name}.copy()")
+    return x
+
+
+def _shared(name: str, x: Any) -> np.ndarray[Any, Any]:
+    """The array of another library as one of NumPy, in the same memory."""
+    if hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] != _CPU:
+        raise TypeError(f"{name} is on another device, and qkv computes on CPUs; bring it there")
     try:
-        return np.asarray(memoryview(x))  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"{name} is a {type(x).__name__}, expected an array of NumPy or PyTorch") from None
+        return np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(memoryview(x))
+    except (BufferError, RuntimeError, TypeError) as why:
+        if hasattr(x, "__array__"):  # DLPack has no word for some types that NumPy knows, such as bfloat16
+            return np.asarray(x)
+        raise TypeError(f"{name} is a {type(x).__name__}, expected an array of NumPy or PyTorch ({why})") from None
 
 
-def accept_floats(name: str, x: object) -> Array:
+def accept_floats(name: str, x: Any) -> Array:
     """The same for a tensor of numbers. Raises TypeError for other types than the four floating ones."""
     x = accept(name, x)
     kind = dtype_name(x)
@@ -78,7 +94,7 @@ def sum_type(q: Array) -> str:
     return "float64" if dtype_name(q) == "float64" else "float32"
 
 
-def integers(name: str, x: object, like: Array) -> Array:
+def integers(name: str, x: Any, like: Array) -> Array:
     """Whole numbers as int32, in an array of the library that `like` is of. Numbers and lists are taken too.
 
     Raises TypeError where they are none, ValueError where they do not fit.
@@ -87,8 +103,8 @@ def integers(name: str, x: object, like: Array) -> Array:
         values = x
     else:
         values = np.atleast_1d(np.asarray(x))
-        if values.dtype == np.int32:
-            return _as_library_of(like, values)
+        if values.dtype == np.int32 or values.size == 0:
+            return _as_library_of(like, values.astype(np.int32, copy=False))
     kind = dtype_name(values)
     if not kind.startswith(("int", "uint")):
         raise TypeError(f"{name} has type {kind}, expected whole numbers")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Sequence
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from . import _core
-from ._arrays import Array, accept_floats, empty, is_torch, lend, sum_type
+from ._arrays import Array, accept, accept_floats, empty, is_torch, lend, sum_type
 from ._formula import Attention, parsed
 from ._prepare import Layout, Problem, prepare, prepare_packed
 from ._results import RESULTS, Gradients, Observation, Statistics, Top
@@ -49,29 +51,33 @@ def attention(
 ) -> Any:
     """softmax(modify(scale * q k^T), over the visible keys) v.
 
-    Arrays of NumPy or PyTorch (CPU), float32, float64, float16 or bfloat16, any strides, nothing is copied; torch tensors
-    have gradients by q, k, v, bias, alibi_slopes, sinks, and by softcap and scale where those are tensors.
+    Arrays of NumPy or PyTorch (CPU), float32, float64, float16 or bfloat16, any strides, nothing is copied; torch
+    tensors have gradients by q, k, v, bias, alibi_slopes, sinks, and by softcap and scale where those are tensors.
 
-    q: (B, Hq, L, D), k: (B, Hkv, S, D), v: (B, Hkv, S, Dv) with Hkv dividing Hq; layout="blhd": (B, L, H, D); all three may
-        lack B.
+    q: (B, Hq, L, D), k: (B, Hkv, S, D), v: (B, Hkv, S, Dv) with Hkv dividing Hq; layout="blhd": (B, L, H, D); all three
+        may lack B.
     keep_mask: bool, true may attend; ignore_mask: bool, true is hidden; each broadcasts to (B, Hq, L, S).
     bias: numbers added to the scores, -inf hides; broadcasts to (B, Hq, L, S).
     kv_lengths: (B,), how many keys exist. document_ids: (B, L) or (of q, of k): only the same document is seen.
-    causal: keys up to the query's own position. window: (left, right), keys to each side besides the query's own, -1: all.
-    align: where query 0 stands if L != S: "top_left" at key 0, "bottom_right" so that the last query stands at the last key;
-        q_offset: (B,) or one number, its position; key_start: the position of key 0, where a cache dropped the oldest.
+    causal: keys up to the query's own position.
+    window: (left, right), how many keys to each side besides the query's own; -1: all.
+    align: where query 0 stands if L != S: "top_left" at key 0, "bottom_right" so that the last query stands at the last
+        key; q_offset: (B,) or one number, its position; key_start: the position of key 0, where a cache dropped the
+        oldest.
     scale: 1 / sqrt(D) unless given; a number or (Hq,). softcap: scores become c tanh(score / c); a number or (Hq,).
-    alibi_slopes: (Hq,), see `qkv.alibi_slopes`. sinks: (Hq,), logits in the denominator only. zero_key: a sink of logit 0.
+    alibi_slopes: (Hq,), see `qkv.alibi_slopes`. sinks: (Hq,), logits in the denominator only. zero_key: one more, of 0.
     dropout: the probability that a weight is dropped; acts where training is true, with seed, or a seed drawn from the
         library's generator, or dropout_keep (bool, broadcasts).
+    heads: which key head query head h reads: "grouped", h // (Hq // Hkv), or "tiled", h % Hkv.
     attention: a formula instead of these words; the tensors that it names are given by keyword.
 
     Returns out like q with v's width, (B, Hq, L, Dv); with more asked for a named tuple of out, lse (B, Hq, L), weights
     (B, Hq, L, S) (before dropout, without gradient), stats (`Statistics`), top (`Top`).
-    Raises ValueError for shapes and options, TypeError for types; the text says what to do. docs/semantics.md has the whole.
+    Raises ValueError for shapes and options, TypeError for types; the text says what to do. docs/semantics.md has the
+    whole.
 
     >>> q = k = v = np.eye(2, dtype=np.float32)[None, None]
-    >>> attention(q, k, v, causal=True, align="top_left")[0, 0, 0]
+    >>> qkv.attention(q, k, v, causal=True, align="top_left")[0, 0, 0]
     array([1., 0.], dtype=float32)
     """
     options = dict(
@@ -116,8 +122,8 @@ def attention_varlen(
 ) -> Any:
     """`attention` for sequences of different lengths, packed one after the other.
 
-    q: (total queries, Hq, D), k: (total keys, Hkv, D), v: (total keys, Hkv, Dv); cu_seqlens_*: (B + 1,) from 0 to the total:
-    sequence b is rows cu[b] to cu[b + 1]. Options as in `attention`, but kv_lengths and layout.
+    q: (total queries, Hq, D), k: (total keys, Hkv, D), v: (total keys, Hkv, Dv); cu_seqlens_*: (B + 1,) from 0 to the
+    total: sequence b is rows cu[b] to cu[b + 1]. Options as in `attention`, but kv_lengths and layout.
     Returns out (total queries, Hq, Dv), lse (total queries, Hq).
     """
     p = prepare_packed(q, k, v, cu_seqlens_q, cu_seqlens_k, options)
@@ -182,18 +188,21 @@ def attention_backward(
 ) -> Gradients:
     """The gradients of a loss by what `attention` was given, from those by out and lse. PyTorch does this by itself.
 
-    dout: like out. out, lse: as `attention(..., return_lse=True)` gave them, with the same options (dropout: the same seed).
-    dlse: like lse, absent: 0. Weights are made again from lse: see docs/semantics.md, section 7, for how close that is.
+    dout: like out. out, lse: as `attention(..., return_lse=True)` gave them, with the same options (dropout: the same
+    seed). dlse: like lse, absent: 0. Weights are made again from lse: see docs/semantics.md, section 7, for how close
+    that is.
     Returns `Gradients`: those by q, k, v like these, those by parameters float32 (of float64 q float64).
     """
     p = prepare(q, k, v, options)
+    if p.seed is not None and options.get("seed") is None:
+        raise ValueError(
+            "seed is None, and dropout is drawn by a seed; pass the one that `attention` had, also to `attention`"
+        )
 
-    def inside(name: str, x: object) -> Array:
+    def inside(name: str, x: Any) -> Array:
         x = accept_floats(name, x)
-        if x.ndim == q.ndim:
-            x = x if p.batched else x[None]
-            return x.swapaxes(1, 2) if p.layout == "blhd" else x
-        return x if p.batched else x[None]
+        x = x if p.batched else x[None]
+        return x.swapaxes(1, 2) if p.layout == "blhd" and x.ndim == 4 else x
 
     upstream = {"dout": inside("dout", dout), "out": inside("out", out), "lse": inside("lse", lse)}
     if dlse is not None:
@@ -201,9 +210,17 @@ def attention_backward(
     found = gradients(p, upstream)
     back = {name: p.give_back(found[tensor]) for name, tensor in (("q", "query"), ("k", "key"), ("v", "value"))}
     names = {"softcap": "softcaps", "scale": "scales"}
-    return Gradients(
-        **back, **{n: found.get(names.get(n, n)) for n in ("bias", "alibi_slopes", "sinks", "softcap", "scale")}
-    )
+    for name in ("bias", "alibi_slopes", "sinks", "softcap", "scale"):
+        made = found.get(names.get(name, name))
+        back[name] = None if made is None else as_given(made, accept(name, options[name]))
+    return Gradients(**back)
+
+
+def as_given(gradient: Array, given: Array) -> Array:
+    """A gradient in the shape of its tensor, which got axes of size 1, or was one number that stood for all heads."""
+    if math.prod(given.shape) == 1 != math.prod(gradient.shape):
+        gradient = gradient.sum()
+    return gradient.reshape(tuple(given.shape))
 
 
 #: Tensors that have gradients, beside query, key and value.
@@ -226,9 +243,12 @@ def empty_gradient(p: Problem, name: str) -> Array:
 def observe(q: Array, k: Array, v: Array, *, cell: int = 0, **options: Any) -> Observation:
     """Sums over the weights that need no matrix of them: how much each key gets, and a picture of the whole.
 
-    cell: queries and keys of a cell of the picture, a power of two up to 2048; 0: so that it has at most 512 rows and columns.
+    cell: queries and keys of a cell of the picture, a power of two up to 2048; 0: so that it has at most 512 rows and
+    columns.
     Options as in `attention`.
     """
+    if cell not in (0, *(2**n for n in range(12))):
+        raise ValueError(f"cell is {cell}, expected a power of two up to 2048, or 0")
     p = prepare(q, k, v, options)
     b, h, n, s = *p.rows(), p.tensors["key"].shape[2]
     if cell == 0:
@@ -245,10 +265,12 @@ def observe(q: Array, k: Array, v: Array, *, cell: int = 0, **options: Any) -> O
 
 
 def merge(outs: list[Array], lses: list[Array], *, sinks: Array | None = None) -> Any:
-    """The attention over all parts of the keys, from that over each: lse = log(sum exp(lse_n)), out = sum exp(lse_n - lse) out_n.
+    """The attention over all parts of the keys, from that over each.
 
-    outs: (B, H, L, Dv) each, lses: (B, H, L) each, as `attention(..., return_lse=True)` gave them without sinks; sinks: (H,),
-    counted once, here. Torch tensors have gradients. Returns a named tuple of out and lse.
+    lse = log(sum exp(lse_n)), out = sum exp(lse_n - lse) out_n.
+
+    outs: (B, H, L, Dv) each, lses: (B, H, L) each, as `attention(..., return_lse=True)` gave them without sinks; sinks:
+    (H,), counted once, here. Torch tensors have gradients. Returns a named tuple of out and lse.
     """
     if len(outs) == 0:
         raise ValueError("merge: there are no parts")

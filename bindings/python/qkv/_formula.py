@@ -17,16 +17,18 @@ def parsed(text: str) -> _core.Formula:
 class Attention:
     """The formula of an attention: masks, score modifiers, softmax; numbers and names, no tensors.
 
-    >>> a = Attention("causal window:255,0 align:bottom_right | softcap:30 | softmax")
-    >>> a == Attention(a.text)
+    >>> a = qkv.Attention("causal window:255,0 align:bottom_right | softcap:30 | softmax")
+    >>> a == qkv.Attention(a.text)
     True
 
-    Raises ValueError for a text that is none; docs/semantics.md, section 9, has the words.
+    Raises ValueError for a text that is no formula; docs/semantics.md, section 9, has the words.
     """
 
     __slots__ = ("_formula", "text")
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"a formula is a text, got {type(text).__name__}")
         object.__setattr__(self, "_formula", parsed(text))
         object.__setattr__(self, "text", self._formula.text)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 import warnings
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
@@ -89,7 +91,7 @@ class Problem:
         return x if self.batched or self.packed else x[0]
 
 
-def prepare(q: object, k: object, v: object, options: dict[str, Any]) -> Problem:
+def prepare(q: Any, k: Any, v: Any, options: dict[str, Any]) -> Problem:
     """Checks what only Python can know (the library checks the rest) and gives every tensor its name and four axes."""
     o = options_of(options)
     q, k, v = accept_floats("q", q), accept_floats("k", k), accept_floats("v", v)
@@ -98,7 +100,8 @@ def prepare(q: object, k: object, v: object, options: dict[str, Any]) -> Problem
         raise ValueError(f"layout is {layout!r}, expected 'bhld' or 'blhd'")
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (3, 4):
         raise ValueError(
-            f"q, k and v have {q.ndim}, {k.ndim} and {v.ndim} axes, expected four each, {layout}, or three without a batch"
+            f"q, k and v have {q.ndim}, {k.ndim} and {v.ndim} axes, expected four each, {layout}, or three without a "
+            "batch"
         )
     batched = q.ndim == 4
     tensors: dict[str, Array] = {}
@@ -110,9 +113,7 @@ def prepare(q: object, k: object, v: object, options: dict[str, Any]) -> Problem
     return problem
 
 
-def prepare_packed(
-    q: object, k: object, v: object, cu_q: object, cu_k: object, options: dict[str, Any]
-) -> Problem:
+def prepare_packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, options: dict[str, Any]) -> Problem:
     """The same for sequences of different lengths, one after the other: q {total, Hq, D}."""
     o = options_of({n: x for n, x in options.items() if n not in ("layout", "kv_lengths") or refuse_packed(n)})
     q, k, v = accept_floats("q", q), accept_floats("k", k), accept_floats("v", v)
@@ -133,7 +134,7 @@ def prepare_packed(
 
 def fill(p: Problem, o: Options) -> None:
     """The formula, and the tensors beside q, k and v."""
-    q, t = p.query, p.tensors
+    q, t, given = p.query, p.tensors, o.get("attention")
     words: dict[str, list[str]] = {"visible": [], "score": [], "weights": []}
 
     def tensor(name: str, x: Array, word: str, stage: str) -> None:
@@ -165,7 +166,8 @@ def fill(p: Problem, o: Options) -> None:
         if is_number(scale):
             words["score"].append(f"scale:{number(scale)}")
         else:
-            words["score"].append("scale:1")
+            if given is None:
+                words["score"].append("scale:1")
             tensor("scales", of_heads("scale", scale, q), "scales", "score")
     if (cap := o.get("softcap")) is not None:
         if is_number(cap):
@@ -185,7 +187,6 @@ def fill(p: Problem, o: Options) -> None:
     if dropout != 0:
         words["weights"].append(f"dropout:{dropout!r}")
 
-    given = o.get("attention")
     if given is None:
         p.formula = " | ".join(" ".join(w) for w in words.values() if w) or "softmax"
     else:
@@ -207,16 +208,22 @@ def training(p: Problem, o: Options, dropout: float) -> None:
         if keep is not None:
             raise ValueError("dropout_keep is given without training=True; dropout acts in training only")
         return
-    if dropout == 0:
-        return
     if keep is not None:
         p.tensors["dropout_keep"] = four_axes("dropout_keep", mask("dropout_keep", keep))
-    elif seed is not None:
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed is {seed}, expected 0 to 2**64 - 1")
-        p.seed = int(seed)
-    else:
+    if seed is not None:
+        p.seed = seed_of(seed)
+    elif keep is None and dropout != 0:
         p.seed = random_seed(p.query)
+
+
+def seed_of(seed: Any) -> int:
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed is a {type(seed).__name__}, expected a whole number") from None
+    if not 0 <= number < 2**64:
+        raise ValueError(f"seed is {number}, expected 0 to 2**64 - 1")
+    return number
 
 
 def random_seed(like: Array) -> Any:
@@ -236,7 +243,8 @@ def with_formula(given: Attention | str, words: dict[str, list[str]], o: Options
         for word in stage:
             if word.split(":")[0] not in known or ":" in word:
                 raise ValueError(
-                    f"attention={a.text!r} says what is computed, and a keyword adds '{word}' to it; write it into the text"
+                    f"attention={a.text!r} says what is computed, and a keyword adds '{word}' to it; write it into the "
+                    "text"
                 )
     return a.text
 
@@ -244,15 +252,16 @@ def with_formula(given: Attention | str, words: dict[str, list[str]], o: Options
 # ---- single arguments ----
 
 
-def window_of(window: object) -> tuple[int, int]:
+def window_of(window: Any) -> tuple[int, int]:
     """(left, right). Raises ValueError for other things, with what is usually meant."""
-    if isinstance(window, int):
+    try:
+        left, right = (operator.index(n) for n in window)
+    except (TypeError, ValueError):
         raise ValueError(
-            f"window is {window}, expected (left, right), how many keys to each side besides the query's own; a causal window "
-            f"of W keys with its own is ({window - 1}, 0)"
-        )
-    left, right = window  # type: ignore[misc]
-    return int(left), int(right)
+            f"window is {window}, expected (left, right), how many keys to each side besides the query's own; a causal "
+            "window of W keys with its own is (W - 1, 0)"
+        ) from None
+    return left, right
 
 
 def is_number(x: object) -> bool:
@@ -264,7 +273,7 @@ def number(x: Any) -> str:
     return repr(float(x))
 
 
-def of_heads(name: str, x: object, q: Array) -> Array:
+def of_heads(name: str, x: Any, q: Array) -> Array:
     """{Hq} of a tensor {Hq}, {1} or {}: what one number is for all heads is seen {Hq} times."""
     x = accept_floats(name, x)
     heads = q.shape[-3 if q.ndim == 4 else 1]
@@ -286,9 +295,9 @@ def four_axes(name: str, x: Array) -> Array:
 TWO_MASKS = "keep_mask (true: may attend) or ignore_mask (true: is hidden)"
 
 
-def mask(name: str, x: object) -> Array:
+def mask(name: str, x: Any) -> Array:
     """A bool array. Raises TypeError for integers and floats, with the conversion."""
-    x = accept(name, x)
+    x = accept(name, x, "bool")
     kind = dtype_name(x)
     if kind == "bool":
         return x
@@ -300,7 +309,7 @@ def mask(name: str, x: object) -> Array:
 _warned = False
 
 
-def additive(x: object) -> Array:
+def additive(x: Any) -> Array:
     """The bias. Raises TypeError for bool and integers; warns once where it looks like a mask."""
     x = accept("bias", x)
     kind = dtype_name(x)
@@ -317,9 +326,18 @@ def warn_of_mask() -> None:
     global _warned
     _warned = True
     warnings.warn(
-        f"bias holds nothing but 0 and 1 and is added to the scores as it is, which hides nothing; a mask is {TWO_MASKS}",
-        stacklevel=5,
+        "bias holds nothing but 0 and 1 and is added to the scores as it is, which hides nothing; a mask is "
+        f"{TWO_MASKS}",
+        stacklevel=frames_of_the_package(),
     )
+
+
+def frames_of_the_package() -> int:
+    """How far up the stack the first caller from outside is, as warnings.warn counts it from where this is called."""
+    frame, n = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        frame, n = frame.f_back, n + 1
+    return n
 
 
 def looks_like_mask(x: Array) -> bool:
@@ -359,4 +377,6 @@ def options_of(options: dict[str, Any]) -> Options:
 
 
 def refuse_packed(name: str) -> bool:
-    raise TypeError(f"a packed batch has no {name}: its lengths are in cu_seqlens_k, its layout is (total, heads, width)")
+    raise TypeError(
+        f"a packed batch has no {name}: its lengths are in cu_seqlens_k, its layout is (total, heads, width)"
+    )

@@ -10,9 +10,10 @@ from ._arrays import Array
 
 
 class Statistics(NamedTuple):
-    """Facts about each query's weights, {B, Hq, L} each (packed {total, Hq}). Of a query that sees nothing: 0, index -1.
+    """Facts about each query's weights, {B, Hq, L} each (packed {total, Hq}).
 
-    A sink is left out and the rest renormalised, but for max_weight and sink_share.
+    Of a query that sees nothing: 0, index -1. A sink is left out and the rest renormalised, but for max_weight and
+    sink_share.
     """
 
     entropy: Array  #: -sum w ln w, in nats
@@ -60,7 +61,7 @@ def _results() -> dict[tuple[str, ...], Any]:
         for more in itertools.combinations(("lse", "weights", "stats", "top"), n):
             fields = ("out", *more)
             name = "Result" + "".join(field.capitalize() for field in more)
-            made[fields] = namedtuple(name, fields, module=__name__)  # type: ignore[misc]
+            made[fields] = namedtuple(name, fields, module=__name__)
             made[fields].__doc__ = "What qkv.attention gave: " + ", ".join(fields)
             globals()[name] = made[fields]
     return made

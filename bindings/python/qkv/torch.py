@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, NoReturn, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -44,12 +45,14 @@ def autocast(p: Problem) -> None:
 
 
 def needs_operators(p: Problem) -> bool:
-    """Whether somebody watches: autograd, a compiler, a transformation like vmap. Otherwise the tensors are just memory."""
+    """Whether somebody watches: autograd, a compiler, a transformation like vmap. Otherwise tensors are just memory."""
     if torch.compiler.is_compiling():
         return True
     if torch.is_grad_enabled() and any(p.tensors[n].requires_grad for n in DIFFERENTIABLE if n in p.tensors):
         return True
-    return any(type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta for x in p.tensors.values()) or inside_transform()
+    return (
+        any(type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta for x in p.tensors.values()) or inside_transform()
+    )
 
 
 def inside_transform() -> bool:
@@ -74,8 +77,8 @@ def problem_of(
 
 
 # ---- operators: their tensors come as a list, with their names in a text ----
-# Each has a fake, which makes the outputs without computing them. Both make them with empty_output(), so shapes and strides
-# are said in one place.
+# Each has a fake, which makes the outputs without computing them. Both make them with empty_output(), so shapes and
+# strides are said in one place.
 
 
 @torch.library.custom_op("qkv::forward", mutates_args=())
@@ -97,7 +100,13 @@ def _(
 
 @torch.library.custom_op("qkv::backward", mutates_args=())
 def backward(
-    tensors: Sequence[Tensor], upstream: Sequence[Tensor], names: str, given: str, formula: str, seed: Tensor | None, wanted: str
+    tensors: Sequence[Tensor],
+    upstream: Sequence[Tensor],
+    names: str,
+    given: str,
+    formula: str,
+    seed: Tensor | None,
+    wanted: str,
 ) -> list[Tensor]:
     """The gradients by the tensors named in `wanted`, in this order. upstream: the tensors named in `given`."""
     p = problem_of(tensors, names, formula, seed)
@@ -107,7 +116,13 @@ def backward(
 
 @backward.register_fake
 def _(
-    tensors: Sequence[Tensor], upstream: Sequence[Tensor], names: str, given: str, formula: str, seed: Tensor | None, wanted: str
+    tensors: Sequence[Tensor],
+    upstream: Sequence[Tensor],
+    names: str,
+    given: str,
+    formula: str,
+    seed: Tensor | None,
+    wanted: str,
 ) -> list[Tensor]:
     p = problem_of(tensors, names, formula, seed)
     return [empty_gradient(p, name) for name in wanted.split(",")]
@@ -144,10 +159,16 @@ def merge_backward(
     outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None, dout: Tensor, dlse: Tensor | None
 ) -> list[Tensor]:
     """dout of each part, dlse of each part, dsinks where there are sinks."""
-    made = _empty_merge_gradients(outs, lses, sinks)
+    made: list[Tensor] = _empty_merge_gradients(outs, lses, sinks)
     n = len(outs)
     _core.merge_backward(
-        [lend(x) for x in outs], [lend(x) for x in lses], lend(sinks), lend(dout), lend(dlse), made[:n], made[n : 2 * n],
+        [lend(x) for x in outs],
+        [lend(x) for x in lses],
+        lend(sinks),
+        lend(dout),
+        lend(dlse),
+        made[:n],
+        made[n : 2 * n],
         made[2 * n] if sinks is not None else None,
     )
     return made
@@ -182,7 +203,7 @@ def _back(ctx: Any, dout: Tensor | None, dlse: Tensor | None, *_: Any) -> tuple[
     saved = ctx.saved_tensors
     tensors, names = list(saved[: ctx.count]), ctx.names.split(",")
     seed = saved[ctx.count] if ctx.has_seed else None
-    out, lse, row_max, row_sum = saved[-4:]
+    out, _, row_max, row_sum = saved[-4:]
     wanted = [n for n, needed in zip(names, ctx.needs_input_grad[0]) if needed and n in DIFFERENTIABLE]
     found: dict[str, Tensor] = {}
     if wanted and (dout is not None or dlse is not None):
@@ -212,7 +233,9 @@ def _back_merge(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Any, ...]:
 
 
 def _no_second(ctx: Any, *_: Any) -> NoReturn:
-    raise RuntimeError("qkv has no second derivative: its backward pass cannot be differentiated; use create_graph=False")
+    raise RuntimeError(
+        "qkv has no second derivative: its backward pass cannot be differentiated; use create_graph=False"
+    )
 
 
 forward.register_autograd(_back, setup_context=_keep)

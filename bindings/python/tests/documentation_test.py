@@ -1,0 +1,57 @@
+"""The package as it presents itself: examples in docstrings, names, types."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.metadata
+import inspect
+import pathlib
+import pkgutil
+import typing
+
+import numpy as np
+import pytest
+import qkv
+
+MODULES = sorted(m.name for m in pkgutil.iter_modules(qkv.__path__) if m.name not in ("_core", "torch"))
+
+
+@pytest.mark.parametrize("name", ["", *MODULES])
+def test_examples_in_docstrings_run(name: str) -> None:
+    module = importlib.import_module(f"qkv.{name}" if name else "qkv")
+    result = doctest.testmod(module, extraglobs={"np": np, "qkv": qkv})
+    assert result.failed == 0
+
+
+def test_there_are_examples() -> None:
+    finder = doctest.DocTestFinder()
+    assert finder.find(qkv)[0].examples and finder.find(qkv.attention)[0].examples
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in qkv.__all__:
+        thing = getattr(qkv, name)
+        assert isinstance(thing, str) or thing.__doc__, name
+    assert qkv.__version__ == importlib.metadata.version("qkv")
+
+
+def test_every_keyword_of_attention_is_in_its_documentation() -> None:
+    keywords = set(inspect.signature(qkv.attention).parameters) - {"unknown"}
+    missing = {name for name in keywords if name not in str(qkv.attention.__doc__)}
+    assert missing <= {"return_lse", "return_weights", "return_stats"}
+
+
+def test_the_package_says_its_types() -> None:
+    folder = pathlib.Path(qkv.__file__).parent
+    assert (folder / "py.typed").exists() and (folder / "_core.pyi").exists()
+    for function in (qkv.attention, qkv.attention_backward, qkv.observe, qkv.merge, qkv.visible):
+        assert "return" in typing.get_type_hints(function)
+
+
+def test_importing_it_does_not_import_pytorch() -> None:
+    import subprocess
+    import sys
+
+    code = "import qkv, sys; assert not {'torch', 'transformers', 'jax'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
