@@ -21,7 +21,7 @@ class RunCases(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertEqual(lines[0], "pass mean")
         self.assertIn("pass gradients", lines)
-        self.assertEqual(lines[-1], "32 passed, 0 failed, 0 unsupported")
+        self.assertEqual(lines[-1], "34 passed, 0 failed, 0 unsupported")
 
     def test_failing_entries_give_1(self):
         result = run(DATA / "failing.json", DATA / "passing.json")
@@ -29,7 +29,7 @@ class RunCases(unittest.TestCase):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertEqual(lines[0], "fail wrong_number: slopes[1]: got 0.00390625 expected 0.5")
         self.assertIn("unsupported unknown_operation: operation sort", lines)
-        self.assertEqual(lines[-1], "32 passed, 14 failed, 5 unsupported")
+        self.assertEqual(lines[-1], "34 passed, 14 failed, 5 unsupported")
 
     def test_json_says_the_same(self):
         result = run("--json", DATA / "failing.json")

@@ -104,6 +104,16 @@ void read_documents(const Json& inputs, const Json& options, Tensors& t) {
   t.query_documents = Array(DType::kInt32, ids);
 }
 
+/// Positions of query 0, where the options say them.
+Array offsets_of(const Json& options) {
+  if (!options.contains("q_offset") || options.at("q_offset").is_null()) return {};
+  Values offsets = read_values(options.at("q_offset"));
+  offsets.shape = {offsets.size()};
+  return {DType::kInt32, offsets};
+}
+
+[[noreturn]] void refuse_draws() { throw NotSupported("dropout in training without \"dropout_keep\""); }
+
 /// Everything but query, key and value.
 void read_rest(const Json& inputs, const Json& options, Tensors& t) {
   const auto read = [&](const char* key, DType type) {
@@ -115,12 +125,8 @@ void read_rest(const Json& inputs, const Json& options, Tensors& t) {
   t.slopes = read("alibi_slopes", DType::kFloat32);
   t.lengths = read("kv_lens", DType::kInt32);
   if (drops(options)) t.dropout_keep = read("dropout_keep", DType::kBool);
-  if (drops(options) && !t.dropout_keep.view()) throw NotSupported("dropout in training without \"dropout_keep\"");
-  if (options.contains("q_offset") && !options.at("q_offset").is_null()) {
-    Values offsets = read_values(options.at("q_offset"));
-    offsets.shape = {offsets.size()};
-    t.offsets = Array(DType::kInt32, offsets);
-  }
+  if (drops(options) && !t.dropout_keep.view()) refuse_draws();
+  t.offsets = offsets_of(options);
   if (inputs.contains("doc_ids")) read_documents(inputs, options, t);
 }
 
@@ -249,10 +255,13 @@ Answer run_sdpa_strided(const Json& inputs, const Json& options) {
   const auto buffer = [&](const char* key) {
     return Array(storage_of(options), read_values(required(required(inputs, "buffer"), key)));
   };
+  if (drops(options)) refuse_draws();
+  const Array offsets = offsets_of(options);
   Array q = buffer("q"), k = buffer("k"), v = buffer("v");
   return attend(options, {.query = strided_view(inputs, "q", q),
                           .key = strided_view(inputs, "k", k),
-                          .value = strided_view(inputs, "v", v)});
+                          .value = strided_view(inputs, "v", v),
+                          .query_offset = offsets.as<const int32_t>()});
 }
 
 Answer run_sdpa_error(const Json& inputs, const Json& options) {
@@ -264,6 +273,8 @@ Answer run_sdpa_error(const Json& inputs, const Json& options) {
   if (inputs.contains("keep_mask_shape"))
     in.keep_mask = zeros_of(read_shape(inputs.at("keep_mask_shape")), DType::kBool);
   if (inputs.contains("bias_shape")) in.bias = zeros_of(read_shape(inputs.at("bias_shape")), storage_of(options));
+  const Array offsets = offsets_of(options);
+  in.query_offset = offsets.as<const int32_t>();
   qkv::forward(attention_of(options, in), in, {});  // checks as with outputs
   return {};
 }
