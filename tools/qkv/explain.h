@@ -1,10 +1,12 @@
 // The parts of qkv explain.
 #pragma once
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "qkv/agreement.h"
+#include "qkv/io.h"
 #include "qkv/problem.h"
 #include "qkv/progress.h"
 #include "qkv/terminal.h"
@@ -80,7 +82,8 @@ struct TensorFacts {
   double lowest = 0, highest = 0;  ///< of the row sums that are finite
   int64_t other_rows = 0;          ///< whose sum is NaN or infinite
 };
-std::vector<TensorFacts> facts_of_tensors(const Problem&, const Dump&, int layer);
+/// Of the problem, and of others that came with it.
+std::vector<TensorFacts> facts_of_tensors(const Problem&, std::span<const NamedTensor> others);
 
 /// As a page of a textbook. `most`: keys shown one by one; of more the strongest, and what the rest holds.
 std::string explanation_text(const Explanation&, const Problem&, const std::vector<TensorFacts>&, const Tokens&,

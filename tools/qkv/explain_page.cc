@@ -90,7 +90,7 @@ void Page::what_is_explained() {
     line(fmt::format("   {} of {} columns are past the length: there is no such key", e_.missing_keys,
                      e_.missing_keys + static_cast<int64_t>(e_.keys.size())));
   if (!rest_.empty())
-    line(fmt::format("   {} keys; shown are the {} strongest, the strongest first, and what the others hold (--top)",
+    line(fmt::format("   {} keys; shown are the {} strongest, the strongest first, and what the others hold (top)",
                      e_.keys.size(), shown_.size()));
 }
 

@@ -215,7 +215,7 @@ std::vector<HeadFacts> facts_of(const Problem& p, int64_t batch, int count, Prog
   const Rows rows = compute_rows(p, count, progress);
   const std::vector<bool> padding = padding_of(p, batch);
   PlaceObserver places(batch, p.sizes.heads, keys_of(p, batch), padding);
-  observe(p.attention, p.inputs, {rows.row_max.view(), rows.row_sum.view()}, {places});
+  observe(p.attention, p.inputs, {rows.row_max.view(), rows.row_sum.view()}, {places}, progress.call());
   std::vector<HeadFacts> facts;
   for (int64_t h = 0; h < p.sizes.heads; ++h)
     facts.push_back(facts_of_head(p, rows, batch, h, count, places.sums()[static_cast<size_t>(h)]));

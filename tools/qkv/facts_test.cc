@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "qkv/layer.h"
+#include "qkv/layer_of_file.h"
 #include "qkv/links.h"
 
 namespace qkv::cli {
@@ -121,7 +121,7 @@ class LinksOf3x3 : public ::testing::Test {
     path_ = std::string(::testing::TempDir()) + "links.npy";
     const float w[] = {0.5F, 0.5F, 0, 0.1F, 0.2F, 0.7F, 0.2F, 0.6F, 0.2F};
     write_npy(path_, View<const float>(w, {3, 3}));
-    layer_.emplace(Dump(path_), AttentionOptions(), -1, WeightsFrom::kFile, progress_);
+    layer_.emplace(layer_of(Dump(path_), AttentionOptions(), -1, WeightsFrom::kFile, progress_));
   }
   void TearDown() override { std::remove(path_.c_str()); }
   std::string path_;

@@ -94,7 +94,7 @@ Matrix picture_of_maxima(const Problem& part, Measure measure, Progress& progres
   const std::vector<float> factor =
       measure == Measure::kLift ? visible_of(part, progress) : std::vector<float>(static_cast<size_t>(queries), 1.0F);
   LargestOfCells largest{m, factor};
-  observe(part.attention, part.inputs, {row_max.view(), row_sum.view()}, {largest});
+  observe(part.attention, part.inputs, {row_max.view(), row_sum.view()}, {largest}, progress.call());
   m.values = std::move(largest.values);
   return m;
 }
@@ -133,9 +133,7 @@ void check_weights(View<const void> w) {
 
 }  // namespace
 
-std::string layer_name(const Layer& layer) {
-  return layer.number() < 0 ? "all heads" : fmt::format("layer {}", layer.number());
-}
+std::string layer_name(int number) { return number < 0 ? "all heads" : fmt::format("layer {}", number); }
 
 std::string head_name(const Layer& layer, int64_t head, int64_t batch) {
   std::string text = layer.number() < 0 ? "" : fmt::format("layer {}, ", layer.number());
@@ -143,28 +141,23 @@ std::string head_name(const Layer& layer, int64_t head, int64_t batch) {
   return layer.batches() > 1 ? text + fmt::format(", batch entry {}", batch) : text;
 }
 
-Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, WeightsFrom from, Progress& progress)
-    : number_(number), progress_(&progress) {
-  progress.begin(layer_name(*this));
-  const bool brings_queries = std::any_of(options.tensors.begin(), options.tensors.end(), [](const auto& t) {
-    return (t.first == "q" || t.first == "x") && !t.second.empty();
-  });
-  const bool computes = from == WeightsFrom::kQueriesAndKeys && (brings_queries || dump.has(number, "q") ||
-                                                                 dump.has(number, "x") || !dump.has(number, "weights"));
-  if (computes) {
-    problem_ = make_problem(options, dump, number);
-    sizes_ = problem_->sizes;
-    whole_ = sizes_.pairs() <= kMostWeights;
-    if (whole_) weights_ = computed_weights(*problem_, progress);
-    return;
-  }
-  auto found = dump.find(number, "weights");
-  if (!found)
-    throw OptionError(fmt::format("{} has no {}weights; leave --from-file out to compute them from q and k",
-                                  dump.path(), layer_prefix(number)));
-  weights_ = std::move(*found);
-  whole_ = true;
-  const View<const void> w = weights();
+Layer::Layer(Problem problem, int number, Progress& progress)
+    : number_(number), progress_(&progress), problem_(std::move(problem)), sizes_(problem_->sizes) {
+  whole_ = sizes_.pairs() <= kMostWeights;
+  if (!whole_) return;
+  progress.begin(layer_name(number_));
+  memory_ = computed_weights(*problem_, progress);
+  weights_ = std::as_const(memory_).view();
+}
+
+Layer::Layer(Array weights, Align align, int number, Progress& progress)
+    : Layer(std::as_const(weights).view(), align, number, progress) {
+  memory_ = std::move(weights);
+}
+
+Layer::Layer(View<const void> weights, Align align, int number, Progress& progress)
+    : number_(number), progress_(&progress), weights_(as_four_axes(weights)), whole_(true) {
+  const View<const void> w = weights_;
   if (w.rank != 4)
     throw ShapeError(fmt::format("weights: expected {{B, H, L, S}}, {{H, L, S}} or {{L, S}}, got {}", shape_text(w)));
   sizes_.batch = w.shape[0];
@@ -172,15 +165,8 @@ Layer::Layer(const Dump& dump, const AttentionOptions& options, int number, Weig
   sizes_.queries = w.shape[2];
   sizes_.keys = w.shape[3];
   check_weights(w);
-  if (has_formula_options(options))
-    throw OptionError(
-        fmt::format("the weights in {} are finished: a formula acts on q and k; leave --causal and the like out "
-                    "(--align is used, to say where the queries stand)",
-                    dump.path()));
-  if (options.align == "bottom_right") offset_ = sizes_.keys - sizes_.queries;
+  if (align == Align::kBottomRight) offset_ = sizes_.keys - sizes_.queries;
 }
-
-View<const void> Layer::weights() const { return whole_ ? as_four_axes(weights_.view()) : View<const void>(); }
 
 int64_t Layer::offset(int64_t batch) const {
   return problem_ ? offset_of(*problem_, batch) - key_start_of(*problem_, batch) : offset_;
@@ -188,7 +174,7 @@ int64_t Layer::offset(int64_t batch) const {
 
 std::vector<HeadFacts> Layer::facts(int64_t batch, int links) const {
   if (problem_) {
-    progress_->begin(layer_name(*this));
+    progress_->begin(layer_name(number_));
     return facts_of(part_of(*problem_, {.batch = batch}), 0, links, *progress_);
   }
   std::vector<HeadFacts> all;
@@ -198,7 +184,7 @@ std::vector<HeadFacts> Layer::facts(int64_t batch, int links) const {
 
 HeadFacts Layer::facts(int64_t batch, int links, int64_t head) const {
   progress_->begin(head_name(*this, head, batch));
-  if (!problem_) return facts_of_weights(weights(), batch, head, offset(batch), links);
+  if (!problem_) return facts_of_weights(weights_, batch, head, offset(batch), links);
   return facts_of(part_of(*problem_, {.batch = batch, .head = head}), 0, links, *progress_).front();
 }
 
@@ -212,7 +198,7 @@ Matrix Layer::picture(int64_t batch, int64_t head, Measure measure) const {
   std::optional<Problem> part;
   if (problem_) part = part_of(*problem_, {.batch = batch, .head = head});
   if (!whole_) return picture_of_maxima(*part, measure, *progress_);
-  Matrix m = matrix_of(weights(), batch, head);
+  Matrix m = matrix_of(weights_, batch, head);
   if (measure == Measure::kLift) {
     // Packed sequences are shorter than the matrix; rows past their end have no weights.
     std::vector<float> visible = part ? visible_of(*part, *progress_) : visible_of(m);
@@ -234,7 +220,7 @@ Attribution Layer::attribution(int64_t batch, int64_t head, size_t links) const 
 std::vector<double> Layer::row(int64_t batch, int64_t head, int64_t query) const {
   std::vector<double> row(static_cast<size_t>(keys()));
   if (whole_) {
-    for (int64_t j = 0; j < keys(); ++j) row[static_cast<size_t>(j)] = element(weights(), batch, head, query, j);
+    for (int64_t j = 0; j < keys(); ++j) row[static_cast<size_t>(j)] = element(weights_, batch, head, query, j);
     return row;
   }
   const Problem part = part_of(*problem_, {batch, head, query, 1});

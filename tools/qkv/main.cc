@@ -19,11 +19,11 @@
 #include <CLI/CLI.hpp>
 
 #include "core/nearest.h"
-#include "qkv/commands.h"
+#include "qkv/commands/commands.h"
+#include "qkv/commands/watch.h"
 #include "qkv/error.h"
 #include "qkv/say.h"
 #include "qkv/version.h"
-#include "qkv/watch.h"
 
 namespace {
 

@@ -69,7 +69,7 @@ void for_each_row_of(const Layer& layer, const Problem& p, const std::function<v
   for (int64_t first = 0; first < s.queries; first += at_once) {
     std::vector<int32_t> rows(static_cast<size_t>(std::min(at_once, s.queries - first)));
     std::iota(rows.begin(), rows.end(), static_cast<int32_t>(first));
-    layer.progress().begin(fmt::format("{}, query {} of {}", layer_name(layer), first, s.queries));
+    layer.progress().begin(fmt::format("{}, query {} of {}", layer_name(layer.number()), first, s.queries));
     hand_out(layer, compute(p, rows, true, layer.progress()), first, static_cast<int64_t>(rows.size()), see);
   }
 }
@@ -164,7 +164,7 @@ Overview overview_of(const Problem& p, int most_cells, Progress& progress) {
   out.row_sum = o.row_sum.view();
   progress.forward(p.attention, p.inputs, out);
   Pyramid pyramid(o.largest.view().as<float>(), o.mean.view().as<float>(), s.queries, s.keys, o.cell);
-  observe(p.attention, p.inputs, o.sums(), {pyramid});
+  observe(p.attention, p.inputs, o.sums(), {pyramid}, progress.call());
   return o;
 }
 

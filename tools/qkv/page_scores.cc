@@ -147,7 +147,7 @@ Head make_head(const Problem& p, const Sequence& s, int64_t h, const RowSums& su
 std::map<std::pair<int64_t, int64_t>, json> collect_scores(const Problem& p, const Layer& layer, const PagePart& part,
                                                            Blobs& blobs) {
   Progress& progress = layer.progress();
-  progress.begin(layer_name(layer));
+  progress.begin(layer_name(layer.number()));
   const Overview overview = overview_of(p, part.overview_side, progress);
   std::map<std::pair<int64_t, int64_t>, json> result;
   for (int64_t b : part.batches) {

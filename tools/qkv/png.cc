@@ -16,14 +16,15 @@ namespace {
 void check(const Image& image) {
   const int64_t wanted = int64_t{3} * image.width * image.height;
   if (image.width >= 1 && image.height >= 1 && std::cmp_equal(image.rgb.size(), wanted)) return;
-  throw ShapeError(
-      fmt::format("write_png: expected an image of at least 1 x 1 with 3 bytes a pixel, got {} x {} with {} bytes",
-                  image.width, image.height, image.rgb.size()));
+  throw ShapeError(fmt::format("expected an image of at least 1 x 1 with 3 bytes a pixel, got {} x {} with {} bytes",
+                               image.width, image.height, image.rgb.size()));
 }
 
-/// The whole file. libpng's simplified interface has no callbacks to jump out of, and a picture that was in memory once fits
-/// twice.
-std::vector<std::byte> encoded(const std::string& path, const Image& image) {
+}  // namespace
+
+// libpng's simplified interface has no callbacks to jump out of, and a picture that was in memory once fits twice.
+std::vector<std::byte> png_of(const Image& image) {
+  check(image);
   png_image facts{};
   facts.version = PNG_IMAGE_VERSION;
   facts.width = static_cast<png_uint_32>(image.width);
@@ -33,18 +34,15 @@ std::vector<std::byte> encoded(const std::string& path, const Image& image) {
   std::vector<std::byte> file(size);
   const bool done = png_image_write_to_memory(&facts, file.data(), &size, 0, image.rgb.data(), 0, nullptr) != 0;
   if (!done) {
-    throw FileError(fmt::format("write_png: {} cannot be made from {} x {} pixels: {}; make the picture smaller", path,
+    throw FileError(fmt::format("write_png: {} x {} pixels cannot be written: {}; make the picture smaller",
                                 image.width, image.height, facts.message));
   }
   file.resize(size);
   return file;
 }
 
-}  // namespace
-
 void write_png(const std::string& path, const Image& image, const std::stop_token& stop) {
-  check(image);
-  const std::vector<std::byte> bytes = encoded(path, image);
+  const std::vector<std::byte> bytes = png_of(image);
   io::OutputFile file("write_png", path);
   file.write(bytes, stop);
   file.commit();

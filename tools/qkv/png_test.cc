@@ -49,6 +49,8 @@ TEST(Png, EqualImagesGiveEqualBytes) {
   write_png(folder / "a.png", ramp(9, 4));
   write_png(folder / "b.png", ramp(9, 4));
   EXPECT_EQ(io::bytes_of(folder / "a.png"), io::bytes_of(folder / "b.png"));
+  const std::vector<std::byte> bytes = png_of(ramp(9, 4));
+  EXPECT_EQ(io::bytes_of(folder / "a.png"), std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
 TEST(Png, RefusesWhatIsNoImageAndWritesNothing) {

@@ -1,45 +1,15 @@
-// From a file and options to an Attention with its Inputs.
+// An Attention with its Inputs, ready to compute.
 #pragma once
 #include <deque>
-#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "qkv/attention.h"
-#include "qkv/dump.h"
 #include "qkv/projections.h"
 
-// NOLINTNEXTLINE(readability-identifier-naming)
-namespace CLI {  // CLI11 is large: only files that add options include it
-class App;
-class Option;
-}  // namespace CLI
-
 namespace qkv::cli {
-
-/// The attention as options say it. Tensors: FILE.npy, FILE.npz:NAME, or typed (typed.h).
-struct AttentionOptions {
-  std::string text;  ///< --attention
-  bool causal = false, zero_key = false, tiled_heads = false;
-  std::string align, window, weight_layout;
-  std::optional<double> scale, softcap;
-  std::map<std::string, std::string> tensors;  ///< by their name in Inputs
-  bool gradients = false;                      ///< whether dout, which there must be, and dlse are read too
-  const CLI::Option* alibi = nullptr;          ///< whether --alibi was given, with or without slopes
-};
-/// --q, --k, --v, or --x with --wq, --wk, --wv. `options` has to live as long as the command, here and below.
-void add_tensor_options(CLI::App& command, AttentionOptions& options);
-void add_attention_options(CLI::App& command, AttentionOptions& options);
-/// --dout, which goes with the flag that asks for gradients.
-void add_loss_option(CLI::App& command, const std::string& flag, AttentionOptions& options);
-
-/// Whether they say anything about the formula, so that the file's own does not count; --align alone does not.
-bool has_formula_options(const AttentionOptions&);
-
-/// Results never replace what they come from: `file`, the .json beside it, tensors of options. Throws OptionError.
-void expect_no_input(const std::string& option, const std::string& output, const std::string& file,
-                     const AttentionOptions&);
 
 struct Sizes {
   int64_t batch = 0, heads = 0, key_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
@@ -50,7 +20,7 @@ struct Sizes {
   }
 };
 
-/// One layer, ready to compute.
+/// One layer.
 struct Problem {
   Attention attention;
   Inputs inputs;
@@ -64,9 +34,12 @@ struct Problem {
   std::vector<std::string> notes;          ///< what was understood from shapes, for a person
 };
 
-/// q, k, v and everything else of `layer`, from options first, then from the dump and its .json. Without `v` the values have
-/// no columns. Throws OptionError, ShapeError, FileError.
-Problem make_problem(const AttentionOptions&, const Dump&, int layer);
+/// Of tensors in memory, as forward() takes them; without value there are no values. They have to live as long. Throws what
+/// forward() throws.
+Problem problem_of(Attention, Inputs);
+Sizes sizes_of(const Inputs&);
+/// Values without columns.
+View<const void> no_values(View<const void> key);
 
 /// 1 / sqrt(D), and 1 where D is 0.
 double default_scale(const Sizes&);
@@ -83,6 +56,9 @@ int64_t offset_of(const Problem&, int64_t batch);
 int64_t key_start_of(const Problem&, int64_t batch);
 /// How many keys a batch entry has.
 int64_t valid_keys(const Problem&, int64_t batch);
+
+/// Throws OptionError, which names the option, for a value that is not 0 to count - 1.
+void expect_in_range(std::string_view option, int64_t value, int64_t count);
 
 /// Converts integers of any type. Throws OptionError naming `name`.
 Array to_int32(View<const void>, const std::string& name);

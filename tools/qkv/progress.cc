@@ -5,9 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "qkv/error.h"
+
 namespace qkv::cli {
 
 void Progress::begin(std::string part, int64_t items) {
+  if (call_.stop.stop_requested()) throw Cancelled("cancelled");
   const std::lock_guard lock(mutex_);
   part_ = std::move(part);
   expect(items);
@@ -20,7 +23,7 @@ void Progress::expect(int64_t items) {
 
 void Progress::forward(const Attention& attention, const Inputs& inputs, const Outputs& outputs) {
   expect(find_path(attention, inputs).work_items);
-  qkv::forward(attention, inputs, outputs, {.executor = this});
+  qkv::forward(attention, inputs, outputs, call());
   expect(0);
 }
 
@@ -38,7 +41,7 @@ void Progress::parallel_for(int64_t items, void (*run)(void* context, int64_t it
     void* context;
     Progress* progress;
   } counted{run, context, this};
-  default_executor().parallel_for(
+  executor().parallel_for(
       items,
       [](void* p, int64_t n) {
         const auto& c = *static_cast<Counted*>(p);

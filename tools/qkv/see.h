@@ -2,34 +2,57 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "qkv/layer.h"
 #include "qkv/links.h"
+#include "qkv/png.h"
 #include "qkv/terminal.h"
 #include "qkv/tokens.h"
 
 namespace qkv::cli {
 
-class Watch;
-
+/// What is drawn of some layers.
 struct SeeOptions {
-  std::string file, between, png, html;
+  std::string title;  ///< of a page
   TokenSource tokens;
-  AttentionOptions attention;
   int layer = -1, head = -1, top = 8;
   int64_t batch = 0, row = -1;
-  bool one_batch = false;  ///< --batch was given; a page has all entries without it
-  bool mask = false, grid = false, gradient = false, only_links = false, from_file = false, plain = false, json = false;
+  bool one_batch = false;  ///< a page has all batch entries without it
+  bool mask = false, grid = false, gradient = false, only_links = false, plain = false, json = false;
+  std::string between;
   Scale scale = Scale::kLinear;
-  ColorWhen color = ColorWhen::kAuto;
   std::optional<Rank> rank;  ///< absent: by surprise, of a head with a habit by weight
+  bool typed = true;         ///< on a command line, not said by a program
 
   Measure measure() const {
     if (gradient) return Measure::kGradient;
     return scale == Scale::kLift ? Measure::kLift : Measure::kWeight;
   }
+  /// As messages name an option: "--head", to a program "head".
+  std::string option(std::string_view name) const { return fmt::format("{}{}", typed ? "--" : "", name); }
+  std::string row_option() const { return option(typed ? "row" : "query"); }
 };
+
+/// Whatever the options say: one head, all heads, a mask, ..., as text for a screen or as JSON. `tokens`: those of o.batch.
+/// Throws OptionError where options do not go together.
+std::string see_text(const SeeOptions&, const std::vector<Layer>&, const Tokens&, const Screen&);
+
+/// One head, or all of them, as a picture.
+struct Picture {
+  Image image;
+  std::string caption;
+};
+Picture picture_of(const SeeOptions&, const std::vector<Layer>&);
+
+/// Whether one head is meant: it is said, or there is no other.
+bool shows_one_head(const SeeOptions&, const std::vector<Layer>&);
+
+/// Throws OptionError where there is no such head, query or batch entry.
+void check(const SeeOptions&, const Layer&);
 
 /// One head: heat map, what it does, its strongest links.
 std::string head_text(const SeeOptions&, const Layer&, const Tokens&, const Screen&);
@@ -45,9 +68,6 @@ std::string gradient_json(const SeeOptions&, const Layer&, const Tokens&);
 
 /// All heads of some layers as small pictures.
 std::string grid_text(const SeeOptions&, const std::vector<Layer>&, const Screen&);
-
-/// Draws one head, or all of them where o.head is below 0, into the file o.png; what that holds, as text or JSON.
-std::string png_text(const SeeOptions&, const std::vector<Layer>&, Watch&);
 
 /// All heads of some layers: a table of what each does, and the strongest links of every layer.
 std::string heads_text(const SeeOptions&, const std::vector<Layer>&, const Tokens&, const Screen&);

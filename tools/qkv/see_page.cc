@@ -1,7 +1,6 @@
 #include "qkv/see_page.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
@@ -26,8 +25,6 @@ constexpr int64_t kMostHalves =
     256 * 256;                             // pairs of a head that is not plain; fewer where the page would be too large
 constexpr size_t kFewHeads = 4;            // that many have room for a finer overview
 constexpr double kRoomForTheRest = 400e3;  // the page itself, and the facts about heads
-
-std::string file_name(const std::string& path) { return safe_line(std::filesystem::path(path).filename().string()); }
 
 PagePart part_of(const SeeOptions& o, const std::vector<Layer>& layers, const Layer& layer) {
   PagePart part;
@@ -59,11 +56,11 @@ std::vector<CellSource> choose_for_all(const std::vector<Layer>& layers, const s
   });
   const Layer& layer = layers[static_cast<size_t>(most - parts.begin())];
   std::string advice;
-  if (o.layer < 0 && layers.size() > 1) advice += ", one layer with --layer";
-  if (o.head < 0 && layer.heads() > 1) advice += ", one head with --head";
-  if (!o.one_batch && layer.batches() > 1) advice += ", one batch entry with --batch";
+  if (o.layer < 0 && layers.size() > 1) advice += ", one layer with " + o.option("layer");
+  if (o.head < 0 && layer.heads() > 1) advice += ", one head with " + o.option("head");
+  if (!o.one_batch && layer.batches() > 1) advice += ", one batch entry with " + o.option("batch");
   throw OptionError(fmt::format(
-      "--html: the page would have about {:.0f} MB and may have {:.0f} ({} of {} of {}, {} queries, {} keys); choose {}",
+      "the page would have about {:.0f} MB and may have {:.0f} ({} of {} of {}, {} queries, {} keys); choose {}",
       size / 1e6, kLargestPage / 1e6, layers.size() == 1 ? "1 layer" : fmt::format("{} layers", layers.size()),
       most->batches.size() == 1 ? "1 batch entry" : fmt::format("{} batch entries", most->batches.size()),
       most->heads.size() == 1 ? "1 head" : fmt::format("{} heads", most->heads.size()), layer.queries(), layer.keys(),
@@ -158,8 +155,8 @@ std::string page_of(const SeeOptions& o, const std::vector<Layer>& layers) {
   std::vector<PagePart> parts;
   for (const Layer& layer : layers) {
     if (layer.batches() == 0 || layer.heads() == 0)
-      throw OptionError(fmt::format("--html: {} batch entries with {} heads; there is nothing to draw", layer.batches(),
-                                    layer.heads()));
+      throw OptionError(
+          fmt::format("there is nothing to draw: {} batch entries with {} heads", layer.batches(), layer.heads()));
     parts.push_back(part_of(o, layers, layer));
   }
   double size = 0;
@@ -169,7 +166,7 @@ std::string page_of(const SeeOptions& o, const std::vector<Layer>& layers) {
 
   Blobs blobs;
   TokenLists lists;
-  json facts = {{"file", file_name(o.file)}, {"made_by", fmt::format("qkv {}", qkv::version())}, {"tile", kTileSide}};
+  json facts = {{"file", safe_line(o.title)}, {"made_by", fmt::format("qkv {}", qkv::version())}, {"tile", kTileSide}};
   for (size_t n = 0; n < layers.size(); ++n)
     facts["layers"].push_back(layer_json(o, layers[n], parts[n], chosen[n], blobs, lists));
   facts["tokens"] = lists.lists();
@@ -179,7 +176,7 @@ std::string page_of(const SeeOptions& o, const std::vector<Layer>& layers) {
   const std::string json_text = facts.dump(-1, ' ', false, json::error_handler_t::replace);
   const std::string text =
       filled(page::kHtml,
-             {{"TITLE", html_escaped(file_name(o.file))}, {"FACTS", script_safe(json_text)}, {"BYTES", blobs.text()}});
+             {{"TITLE", html_escaped(safe_line(o.title))}, {"FACTS", script_safe(json_text)}, {"BYTES", blobs.text()}});
   if (static_cast<double>(text.size()) > kLargestPage) refuse(o, layers, parts, static_cast<double>(text.size()));
   return text;
 }

@@ -10,6 +10,7 @@
 
 #include "io/test_files.h"
 #include "qkv/error.h"
+#include "qkv/layer_of_file.h"
 
 namespace qkv::cli {
 namespace {
@@ -46,11 +47,11 @@ class Page : public ::testing::Test {
     return folder_ / "a.npz";
   }
   std::string page(const std::string& path) {
-    options_.file = options_.tokens.tensors = path;
+    options_.tokens.tensors = path;
     const Dump dump(path);
     std::vector<Layer> layers;
     for (int number : dump.layers())
-      layers.emplace_back(dump, options_.attention, number, WeightsFrom::kQueriesAndKeys, progress_);
+      layers.push_back(layer_of(dump, attention_, number, WeightsFrom::kQueriesAndKeys, progress_));
     return page_of(options_, layers);
   }
   static json facts(const std::string& page) {
@@ -64,6 +65,7 @@ class Page : public ::testing::Test {
   std::deque<Array> arrays_;
   std::vector<NamedTensor> tensors_;
   SeeOptions options_;
+  AttentionOptions attention_;
   Progress progress_;
 };
 
@@ -80,14 +82,14 @@ TEST_F(Page, IsOneFileThatAsksForNothing) {
 TEST_F(Page, HoldsShortSequencesAsHalvesOfEveryKindOfAttention) {
   const std::string path = file(1, 9, 9, 16);
   EXPECT_EQ(cells(path)["kind"], "weights");
-  options_.attention.softcap = 3.0F;
+  attention_.softcap = 3.0F;
   EXPECT_EQ(cells(path)["kind"], "weights");
 }
 
 TEST_F(Page, RecomputesLongPlainAttentionAndSaysHowExactly) {
   const std::string path = file(1, 700, 700, 8);
-  options_.attention.causal = true;
-  options_.attention.window = "40,0";
+  attention_.causal = true;
+  attention_.window = "40,0";
   const json c = cells(path);
   EXPECT_EQ(c["kind"], "scores");
   EXPECT_LT(c["error"].get<double>(), 2e-3);
@@ -97,7 +99,7 @@ TEST_F(Page, RecomputesLongPlainAttentionAndSaysHowExactly) {
 
 TEST_F(Page, TakesTilesOfCodesForLongAttentionThatIsNotPlain) {
   const std::string path = file(1, 300, 300, 8);
-  options_.attention.softcap = 3.0F;
+  attention_.softcap = 3.0F;
   const json c = cells(path);
   EXPECT_EQ(c["kind"], "codes");
   EXPECT_GT(c["high"].get<double>(), 0);
@@ -127,6 +129,8 @@ TEST_F(Page, ThatWouldBeTooLargeIsRefusedWithItsSizeAndAWayOut) {
   EXPECT_THAT(io::message_of<OptionError>([&] { page(path); }),
               AllOf(HasSubstr("MB and may have 20"), HasSubstr("3 layers"), HasSubstr("8 heads"),
                     HasSubstr("1024 queries"), HasSubstr("--layer"), HasSubstr("--head")));
+  options_.typed = false;
+  EXPECT_THAT(io::message_of<OptionError>([&] { page(path); }), HasSubstr("one layer with layer, one head with head"));
 }
 
 TEST_F(Page, FallsBackToCodesWhereHalvesWouldBeTooLarge) {

@@ -67,7 +67,7 @@ std::string plain_head(const SeeOptions& o, const Layer& layer, const Tokens& to
   for (int64_t i = 0; i < std::min(layer.queries(), kMostRows); ++i)
     text += sentence(keys_of_row(layer, o.batch, o.head, i), query_name(tokens, i), tokens, kKeysOfARow) + "\n";
   if (layer.queries() > kMostRows)
-    text += fmt::format("{} more queries are left out; --row reads one.\n", layer.queries() - kMostRows);
+    text += fmt::format("{} more queries are left out; {} reads one.\n", layer.queries() - kMostRows, o.row_option());
   return text;
 }
 

@@ -6,12 +6,8 @@
 #include "core/ceil_div.h"
 #include "qkv/colormap.h"
 #include "qkv/error.h"
-#include "qkv/fold.h"
 #include "qkv/labels.h"
-#include "qkv/png.h"
 #include "qkv/see.h"
-#include "qkv/see_json.h"
-#include "qkv/watch.h"
 
 namespace qkv::cli {
 
@@ -108,30 +104,22 @@ std::string shades_text(const Shade& shade, bool hidden) {
                      shade.has_middle() ? "brown" : "yellow", shade.name(), hidden ? "; grey is hidden" : "");
 }
 
-std::string report(const SeeOptions& o, const Image& image, const std::string& caption, Watch& watch) {
-  watch.save([&](const std::stop_token& stop) { write_png(o.png, image, stop); });
-  if (o.json) return text_of({{"png", o.png}, {"width", image.width}, {"height", image.height}, {"caption", caption}});
-  return fold(fmt::format("{}: {} x {} pixels. {}.\n", safe_line(o.png), image.width, image.height, caption),
-              screen_of_stdout(o.color));
-}
+[[noreturn]] void refuse_empty() { throw OptionError("there is nothing to draw: no head, no query or no key"); }
 
-[[noreturn]] void refuse_empty() { throw OptionError("--png: there is nothing to draw: no head, no query or no key"); }
-
-std::string png_of_head(const SeeOptions& o, const Layer& layer, Watch& watch) {
+Picture picture_of_head(const SeeOptions& o, const Layer& layer) {
   const Drawing d = drawing_of(layer.picture(o.batch, o.head, o.measure()), kHeadSide);
   if (d.width() == 0 || d.height() == 0) refuse_empty();
   const Shade shade(range_of(d.cells), layer.keys(), o.scale);
   Canvas canvas(d.width() + kLegendWidth + 3 * kMargin, d.height() + 2 * kMargin);
   draw(canvas, d, kMargin, kMargin, shade);
   draw_legend(canvas, d.width() + 2 * kMargin, kMargin, d.height(), shade);
-  const std::string name = head_name(layer, o.head, o.batch);
-  return report(o, canvas.image(),
-                fmt::format("{}: rows from the top are queries 0 to {}, columns from the left keys 0 to {}; {}", name,
-                            layer.queries() - 1, layer.keys() - 1, shades_text(shade, hides(d))),
-                watch);
+  return {canvas.image(),
+          fmt::format("{}: rows from the top are queries 0 to {}, columns from the left keys 0 to {}; {}",
+                      head_name(layer, o.head, o.batch), layer.queries() - 1, layer.keys() - 1,
+                      shades_text(shade, hides(d)))};
 }
 
-std::string png_of_heads(const SeeOptions& o, const std::vector<Layer>& layers, Watch& watch) {
+Picture picture_of_heads(const SeeOptions& o, const std::vector<Layer>& layers) {
   const Sheet sheet = sheet_of(o, layers);
   int64_t side_x = 0, side_y = 0;
   size_t columns = 0;
@@ -155,14 +143,16 @@ std::string png_of_heads(const SeeOptions& o, const std::vector<Layer>& layers, 
                                 ? fmt::format("heads in reading order, {} on a line", std::min(columns, kHeadsOfARow))
                                 : fmt::format("layers {} to {} from the top, heads from the left",
                                               layers.front().number(), layers.back().number());
-  return report(o, canvas.image(), fmt::format("{}; {}", order, shades_text(shade, sheet.hidden)), watch);
+  return {canvas.image(), fmt::format("{}; {}", order, shades_text(shade, sheet.hidden))};
 }
 
 }  // namespace
 
-std::string png_text(const SeeOptions& o, const std::vector<Layer>& layers, Watch& watch) {
+Picture picture_of(const SeeOptions& asked, const std::vector<Layer>& layers) {
+  SeeOptions o = asked;
+  if (!o.grid && shows_one_head(o, layers)) o.head = std::max(0, o.head);
   if (o.mask || o.row >= 0) throw OptionError("--png draws weights: leave --mask and --row out");
-  return o.head >= 0 && !o.grid ? png_of_head(o, layers.front(), watch) : png_of_heads(o, layers, watch);
+  return o.head >= 0 && !o.grid ? picture_of_head(o, layers.front()) : picture_of_heads(o, layers);
 }
 
 }  // namespace qkv::cli

@@ -10,7 +10,7 @@
 #include "qkv/bar.h"
 #include "qkv/command_fixture.h"
 #include "qkv/labels.h"
-#include "qkv/layer.h"
+#include "qkv/layer_of_file.h"
 #include "qkv/shade.h"
 
 namespace qkv::cli {
@@ -144,7 +144,7 @@ TEST(Layer, LiftOfALongInputIsThatOfEveryPair) {
   AttentionOptions options;
   options.causal = true;
   Progress progress;
-  const Layer layer(Dump(folder / "x.npz"), options, -1, WeightsFrom::kQueriesAndKeys, progress);
+  const Layer layer = layer_of(Dump(folder / "x.npz"), options, -1, WeightsFrom::kQueriesAndKeys, progress);
   ASSERT_FALSE(layer.weights());
   const Matrix lift = layer.picture(0, 0, Measure::kLift), weight = layer.picture(0, 0, Measure::kWeight);
   ASSERT_GT(lift.unit, 1);

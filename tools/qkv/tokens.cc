@@ -83,6 +83,14 @@ std::vector<std::string> safe(std::vector<std::string> tokens) {
   return tokens;
 }
 
+std::vector<std::string> from_lists(const std::vector<std::vector<std::string>>& lists, int64_t batch, int64_t count,
+                                    const char* name, const char* what) {
+  if (lists.empty()) return {};
+  const auto& tokens = lists.size() == 1 ? lists.front() : lists.at(static_cast<size_t>(batch));
+  expect_count(tokens, count, name, what);
+  return safe(tokens);
+}
+
 /// What lies beside the tensors is used where it fits.
 void use_sidecar(const std::string& tensors, int64_t batch, int64_t queries, int64_t keys, Tokens& tokens) {
   const std::string path = sidecar_path(tensors);
@@ -103,6 +111,11 @@ void use_sidecar(const std::string& tensors, int64_t batch, int64_t queries, int
 
 Tokens find_tokens(const TokenSource& source, int64_t batch, int64_t queries, int64_t keys) {
   Tokens tokens;
+  if (!source.query_lists.empty() || !source.key_lists.empty()) {
+    tokens.keys = from_lists(source.key_lists, batch, keys, "tokens", "key");
+    tokens.queries = from_lists(source.query_lists, batch, queries, "query_tokens", "query");
+    return tokens;
+  }
   if (source.option.empty() && source.key_option.empty()) {
     use_sidecar(source.tensors, batch, queries, keys, tokens);
     return tokens;

@@ -16,11 +16,13 @@ struct TokenSource {
   std::string option;      ///< --tokens: a,b,c, or ["a", ","], or FILE.json
   std::string key_option;  ///< --key-tokens, where the keys are others
   std::string tensors;     ///< the file of tensors: NAME.json is looked for beside NAME.npz
+  /// From a program, instead of all that: one list of all batch entries, or one of each; of queries and of keys.
+  std::vector<std::vector<std::string>> query_lists{}, key_lists{};
 };
 
 /// JSON: a list of tokens, a list of such lists (one for each batch entry), or an object with that as "tokens".
-/// Throws OptionError where an option's tokens are not as many as the queries or keys, FileError for a file that is no
-/// such JSON.
+/// Throws OptionError where the tokens of an option or a program are not as many as the queries or keys, FileError for a
+/// file that is no such JSON.
 Tokens find_tokens(const TokenSource&, int64_t batch, int64_t queries, int64_t keys);
 
 }  // namespace qkv::cli

@@ -64,6 +64,19 @@ TEST(Tokens, AnOptionThatDoesNotFitIsRefused) {
               HasSubstr("one for each key, got 1"));
 }
 
+TEST(Tokens, OfAProgramAreOneListForAllBatchEntriesOrOneEach) {
+  TokenSource source;
+  source.key_lists = {{"a", " b"}};
+  EXPECT_THAT(find_tokens(source, 7, 3, 2).keys, ElementsAre("a", "␣b"));
+  EXPECT_THAT(find_tokens(source, 7, 3, 2).queries, IsEmpty());
+  source.query_lists = {{"x"}, {"y"}};
+  EXPECT_THAT(find_tokens(source, 1, 1, 2).queries, ElementsAre("y"));
+  EXPECT_THAT(message_of<OptionError>([&] { find_tokens(source, 0, 1, 3); }),
+              HasSubstr("tokens: expected 3 tokens, one for each key, got 2"));
+  EXPECT_THAT(message_of<OptionError>([&] { find_tokens(source, 0, 4, 2); }),
+              HasSubstr("query_tokens: expected 4 tokens, one for each query, got 1"));
+}
+
 TEST(Tokens, WhatIsNoListOfTokensIsRefused) {
   ScratchFolder folder;
   for (const char* text : {"", "{", "3", "{\"tokens\": 3}", "{\"tokens\": [1, 2]}", "[[1]]", "[{}]"}) {

@@ -1,21 +1,24 @@
 // qkv see: who attends to whom.
-#include "qkv/see.h"
-
 #include <algorithm>
-#include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
-#include "qkv/choice.h"
-#include "qkv/color_option.h"
-#include "qkv/commands.h"
+#include "qkv/commands/choice.h"
+#include "qkv/commands/color_option.h"
+#include "qkv/commands/commands.h"
+#include "qkv/commands/options.h"
+#include "qkv/commands/watch.h"
 #include "qkv/error.h"
 #include "qkv/fold.h"
+#include "qkv/labels.h"
+#include "qkv/layer_of_file.h"
+#include "qkv/see.h"
+#include "qkv/see_json.h"
 #include "qkv/see_page.h"
-#include "qkv/watch.h"
 
 namespace qkv::cli {
 
@@ -37,7 +40,14 @@ constexpr const char* kExamples = R"(Examples:
 
 Colours: --color=always|never|auto; NO_COLOR, TERM, COLORTERM, COLUMNS and LINES are respected.)";
 
-void check(const SeeOptions& o, const Dump& dump) {
+struct Options : SeeOptions {
+  std::string file, png, html;
+  AttentionOptions attention;
+  bool from_file = false;
+  ColorWhen color = ColorWhen::kAuto;
+};
+
+void check(const Options& o, const Dump& dump) {
   if (o.layer >= 0) dump.expect_layer(o.layer);
   if (!o.html.empty() &&
       (o.mask || o.grid || o.row >= 0 || o.only_links || !o.between.empty() || !o.png.empty() || o.plain || o.json))
@@ -63,74 +73,14 @@ void check(const SeeOptions& o, const Dump& dump) {
   }
 }
 
-void check(const SeeOptions& o, const Layer& layer) {
-  const auto expect_below = [](const char* option, int64_t value, int64_t count, const char* what) {
-    if (count == 0) throw OptionError(fmt::format("there is nothing to see: the tensors have no {}", what));
-    if (value >= count) throw OptionError(fmt::format("{} {}: expected 0 to {}", option, value, count - 1));
-  };
-  expect_below("--batch", o.batch, layer.batches(), "batch entry");
-  expect_below("--head", o.head, layer.heads(), "head");
-  if (o.gradient && layer.problem() == nullptr)
-    throw OptionError("--gradient: the file has weights only; it needs q, k, v and dout");
-  if (o.row >= 0) expect_below("--row", o.row, layer.queries(), "query");
-}
-
-std::vector<Layer> layers_of(const SeeOptions& o, const Dump& dump, Progress& progress) {
+std::vector<Layer> layers_of(const Options& o, const Dump& dump, Progress& progress) {
   std::vector<Layer> layers;
   for (int number : o.layer >= 0 ? std::vector<int>{o.layer} : dump.layers()) {
-    layers.emplace_back(dump, o.attention, number, o.from_file ? WeightsFrom::kFile : WeightsFrom::kQueriesAndKeys,
-                        progress);
+    layers.push_back(
+        layer_of(dump, o.attention, number, o.from_file ? WeightsFrom::kFile : WeightsFrom::kQueriesAndKeys, progress));
     check(o, layers.back());
   }
   return layers;
-}
-
-bool shows_one_head(const SeeOptions& o, const std::vector<Layer>& layers) {
-  if (o.head >= 0) return true;
-  if (o.json && o.row < 0 && !o.gradient) return false;  // for machines the same form, however many heads there are
-  return layers.size() == 1 && layers.front().heads() == 1;
-}
-
-/// About one head: a mask, a row, gradients, the head.
-std::string text_of_head(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens) {
-  const Layer& layer = layers.front();
-  const Screen screen = screen_of_stdout(o.color);
-  if (o.mask) {
-    if (o.plain) return fold(plain_mask(o, layer), screen);
-    return o.json ? mask_json(o, layer) : mask_text(o, layer, tokens, screen);
-  }
-  if (o.row >= 0) {
-    if (o.plain) return fold(plain_row(o, layer, tokens), screen);
-    return o.json ? row_json(o, layer, tokens) : row_text(o, layer, tokens, screen);
-  }
-  if (o.gradient) {
-    if (o.plain) return fold(gradient_plain(o, layer, tokens), screen);
-    return o.json ? gradient_json(o, layer, tokens) : gradient_text(o, layer, tokens, screen);
-  }
-  if (o.json) return head_json(o, layer, tokens);
-  if (o.plain) return fold(plain_head(o, layer, tokens), screen);
-  return o.only_links ? heads_text(o, layers, tokens, screen) : head_text(o, layer, tokens, screen);
-}
-
-std::string text_of(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens, Watch& watch) {
-  if (!o.png.empty()) {
-    SeeOptions chosen = o;
-    if (!o.grid && shows_one_head(o, layers)) chosen.head = std::max(0, o.head);
-    return png_text(chosen, layers, watch);
-  }
-  if (!o.grid && (o.mask || shows_one_head(o, layers))) {
-    SeeOptions chosen = o;
-    chosen.head = std::max(0, o.head);
-    return text_of_head(chosen, layers, tokens);
-  }
-  if (o.gradient && !o.grid)
-    throw OptionError("--gradient: say of which head, with --layer and --head; or all of them, with --grid or --png");
-  if (!o.between.empty()) throw OptionError("--between: say which head, with --layer and --head");
-  if (o.row >= 0) throw OptionError("--row: say of which head, with --layer and --head");
-  if (o.json) return heads_json(o, layers, tokens);
-  const Screen screen = screen_of_stdout(o.color);
-  if (o.plain) return fold(plain_heads(o, layers, tokens), screen);
-  return o.grid ? grid_text(o, layers, screen) : heads_text(o, layers, tokens, screen);
 }
 
 /// A picture under another name would be taken for something else.
@@ -139,14 +89,25 @@ void expect_ending(const char* option, const std::string& name, std::initializer
   throw OptionError(fmt::format("{} {}: expected a name that ends in {}", option, name, fmt::join(endings, " or ")));
 }
 
-void save_page(const SeeOptions& o, const std::vector<Layer>& layers, Watch& watch) {
+std::string save_picture(const Options& o, const std::vector<Layer>& layers, Watch& watch) {
+  const Picture picture = picture_of(o, layers);
+  const Image& image = picture.image;
+  watch.save([&](const std::stop_token& stop) { write_png(o.png, image, stop); });
+  if (o.json)
+    return text_of({{"png", o.png}, {"width", image.width}, {"height", image.height}, {"caption", picture.caption}});
+  return fold(fmt::format("{}: {} x {} pixels. {}.\n", safe_line(o.png), image.width, image.height, picture.caption),
+              screen_of_stdout(o.color));
+}
+
+void save_page(const Options& o, const std::vector<Layer>& layers, Watch& watch) {
   const std::string page = page_of(o, layers);
   watch.save([&](const std::stop_token& stop) { write_page(o.html, page, stop); });
   watch.say(fmt::format("{} written, {:.2f} MB; open it in a browser", o.html, static_cast<double>(page.size()) / 1e6));
 }
 
-Answer see(const SeeOptions& asked, Watch& watch) {
-  SeeOptions o = asked;
+Answer see(const Options& asked, Watch& watch) {
+  Options o = asked;
+  o.title = std::filesystem::path(o.file).filename().string();
   if (o.gradient) o.scale = Scale::kSigned;
   for (const auto& [option, output] : {std::pair{"--png", o.png}, {"--html", o.html}}) {
     if (output.empty()) continue;
@@ -165,14 +126,15 @@ Answer see(const SeeOptions& asked, Watch& watch) {
   if (const Problem* p = layers.front().problem()) {
     for (const std::string& note : p->notes) watch.say(note);
   }
-  if (o.html.empty()) return {text_of(o, layers, tokens, watch)};
+  if (!o.png.empty()) return {save_picture(o, layers, watch)};
+  if (o.html.empty()) return {see_text(o, layers, tokens, screen_of_stdout(o.color))};
   save_page(o, layers, watch);
   return {};
 }
 
 /// --scale is a scale of colours where it is a word, and the factor of the scores where it is a number, as in the other
 /// commands.
-void add_scales(CLI::App& command, SeeOptions& o) {
+void add_scales(CLI::App& command, Options& o) {
   command.remove_option(command.get_option("--scale"));
   const auto understand = [&o](const std::string& text) {
     const std::map<std::string, Scale> words = {
@@ -193,8 +155,8 @@ void add_scales(CLI::App& command, SeeOptions& o) {
 }  // namespace
 
 void add_see(CLI::App& app, Run& run) {
-  auto options = std::make_shared<SeeOptions>();
-  SeeOptions& o = *options;
+  auto options = std::make_shared<Options>();
+  Options& o = *options;
   CLI::App* command = app.add_subcommand("see", "See who attends to whom");
   command->footer(kExamples);
   command->add_option(

@@ -1,4 +1,4 @@
-#include "qkv/machine.h"
+#include "qkv/commands/machine.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "qkv/machine.cc"
+#define HWY_TARGET_INCLUDE "qkv/commands/machine.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.
 #include "hwy/highway.h"

@@ -1,8 +1,7 @@
-// The options that say which attention is meant, the same in every command.
+#include "qkv/commands/options.h"
+
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
-
-#include "qkv/problem.h"
 
 namespace qkv::cli {
 
@@ -75,12 +74,13 @@ void add_attention_options(CLI::App& command, AttentionOptions& o) {
   for (const Tensor& t : kTensors) {
     command.add_option(t.option, o.tensors[t.name], t.help)->type_name("TENSOR")->group(group);
   }
-  o.alibi =
-      command
-          .add_option("--alibi", o.tensors["alibi_slopes"], "minus slope times distance; slopes {H}, or the usual ones")
-          ->expected(0, 1)
-          ->type_name("[TENSOR]")
-          ->group(group);
+  command
+      .add_option_function<std::string>(
+          "--alibi", [&o](const std::string& slopes) { o.alibi = true, o.tensors["alibi_slopes"] = slopes; },
+          "minus slope times distance; slopes {H}, or the usual ones")
+      ->expected(0, 1)
+      ->type_name("[TENSOR]")
+      ->group(group);
 }
 
 }  // namespace qkv::cli

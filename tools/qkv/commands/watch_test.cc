@@ -1,5 +1,5 @@
 // Long work as a user meets it: the line that says how far it is, and Ctrl-C.
-#include "qkv/watch.h"
+#include "qkv/commands/watch.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
 // --color, the same in every command that draws.
 #pragma once
-#include "qkv/choice.h"
+#include "qkv/commands/choice.h"
 #include "qkv/terminal.h"
 
 namespace qkv::cli {

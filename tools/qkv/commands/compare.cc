@@ -8,14 +8,14 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "qkv/choice.h"
-#include "qkv/commands.h"
+#include "qkv/commands/choice.h"
+#include "qkv/commands/commands.h"
+#include "qkv/commands/options.h"
+#include "qkv/commands/watch.h"
 #include "qkv/error.h"
-#include "qkv/problem.h"
 #include "qkv/see_json.h"
 #include "qkv/table.h"
 #include "qkv/views.h"
-#include "qkv/watch.h"
 
 namespace qkv::cli {
 

@@ -1,4 +1,4 @@
-#include "qkv/bench_work.h"
+#include "qkv/commands/bench_work.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,20 +1,23 @@
 // qkv explain: every step of attention with its numbers.
-#include "qkv/explain.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "qkv/choice.h"
-#include "qkv/color_option.h"
-#include "qkv/commands.h"
+#include "qkv/commands/choice.h"
+#include "qkv/commands/color_option.h"
+#include "qkv/commands/commands.h"
+#include "qkv/commands/examples.h"
+#include "qkv/commands/options.h"
+#include "qkv/commands/watch.h"
 #include "qkv/error.h"
-#include "qkv/examples.h"
+#include "qkv/explain.h"
 #include "qkv/fold.h"
 #include "qkv/part.h"
-#include "qkv/watch.h"
 
 namespace qkv::cli {
 
@@ -41,12 +44,6 @@ struct Options {
   ColorWhen color = ColorWhen::kAuto;
 };
 
-void expect_in_range(const char* option, int64_t value, int64_t count) {
-  if (value >= 0 && value < count) return;
-  throw OptionError(count == 0 ? fmt::format("{} {}: there is none", option, value)
-                               : fmt::format("{} {}: expected 0 to {}", option, value, count - 1));
-}
-
 void check(const Options& o, const Problem& p) {
   expect_in_range("--batch", o.batch, p.sizes.batch);
   expect_in_range("--head", o.head, p.sizes.heads);
@@ -58,6 +55,17 @@ int layer_of(const Options& o, const Dump& dump) {
   if (o.layer < 0 && dump.layers().size() > 1)
     throw OptionError(fmt::format("{} has {} layers; say which, with --layer", o.file, dump.layers().size()));
   return o.layer >= 0 ? o.layer : dump.layers().front();
+}
+
+/// Also of what the file has beside.
+std::vector<TensorFacts> facts_of_all(const Problem& problem, const Dump& dump, int layer) {
+  std::deque<Array> memory;
+  std::vector<NamedTensor> others;
+  for (const char* name : {"weights", "out"}) {
+    auto found = dump.find(layer, name);
+    if (found) others.push_back({name, std::as_const(memory.emplace_back(std::move(*found))).view()});
+  }
+  return facts_of_tensors(problem, others);
 }
 
 /// `heading`: what stands above the page.
@@ -74,7 +82,7 @@ Answer explain_from(const Options& o, const std::string& heading, Watch& watch) 
   if (!tokens.note.empty()) watch.say(tokens.note);
   watch.progress().begin(fmt::format("query {}", o.query));
   const Explanation e = explain_query(problem, o.batch, o.head, o.query);
-  const std::vector<TensorFacts> tensors = facts_of_tensors(problem, dump, layer);
+  const std::vector<TensorFacts> tensors = facts_of_all(problem, dump, layer);
   const bool holds =
       std::all_of(e.agreements.begin(), e.agreements.end(), [](const Agreement& a) { return a.holds(); });
   return {o.json ? explanation_json(e, problem, tensors, tokens)
@@ -101,7 +109,6 @@ Answer explain_example(const Options& o, Watch& watch) {
   CLI::App app;
   add_tensor_options(app, typed.attention);
   add_attention_options(app, typed.attention);
-  if (o.attention.alibi->count() > 0) typed.attention.alibi = o.attention.alibi;
   app.parse(example.options);
   const std::string title = fold(fmt::format("{}: {}\n", example.name, example.title), screen_of_stdout(o.color));
   return explain_from(typed, title + fmt::format("qkv explain {}\n\n", quoted(example.options)), watch);

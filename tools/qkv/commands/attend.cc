@@ -8,15 +8,15 @@
 #include <nlohmann/json.hpp>
 
 #include "io/output_file.h"
-#include "qkv/choice.h"
-#include "qkv/commands.h"
+#include "qkv/commands/choice.h"
+#include "qkv/commands/commands.h"
+#include "qkv/commands/machine.h"
+#include "qkv/commands/options.h"
+#include "qkv/commands/results.h"
+#include "qkv/commands/watch.h"
 #include "qkv/error.h"
-#include "qkv/machine.h"
 #include "qkv/observers.h"
-#include "qkv/problem.h"
-#include "qkv/results.h"
 #include "qkv/see_json.h"
-#include "qkv/watch.h"
 
 namespace qkv::cli {
 

@@ -1,4 +1,4 @@
-#include "qkv/results.h"
+#include "qkv/commands/results.h"
 
 #include "qkv/views.h"
 

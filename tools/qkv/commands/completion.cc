@@ -9,10 +9,10 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "qkv/commands.h"
+#include "qkv/commands/commands.h"
+#include "qkv/commands/examples.h"
 #include "qkv/dump.h"
 #include "qkv/error.h"
-#include "qkv/examples.h"
 #include "qkv/see_json.h"
 
 namespace qkv::cli {

@@ -9,13 +9,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "qkv/bench_work.h"
-#include "qkv/commands.h"
+#include "qkv/commands/bench_work.h"
+#include "qkv/commands/commands.h"
+#include "qkv/commands/machine.h"
+#include "qkv/commands/watch.h"
 #include "qkv/error.h"
 #include "qkv/fold.h"
-#include "qkv/machine.h"
 #include "qkv/table.h"
-#include "qkv/watch.h"
 
 namespace qkv::cli {
 namespace {

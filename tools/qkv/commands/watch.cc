@@ -1,4 +1,4 @@
-#include "qkv/watch.h"
+#include "qkv/commands/watch.h"
 
 #include <chrono>
 #include <cstdio>

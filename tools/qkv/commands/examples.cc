@@ -1,4 +1,4 @@
-#include "qkv/examples.h"
+#include "qkv/commands/examples.h"
 
 #include <algorithm>
 #include <string>
