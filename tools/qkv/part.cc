@@ -84,6 +84,11 @@ class Cutter {
     return slice_shared(slice_shared(x, 2, first_query_, queries_), 3, 0, columns_);
   }
 
+  /// What there is one number a head of.
+  View<const void> of_heads(std::string_view name, View<const void> x) const {
+    return name == "softcaps" || name == "scales" ? slice(x, 0, first_head_, heads_) : x;
+  }
+
   void tables() {
     Inputs& in = part_.inputs;
     in.keep_mask = matrix(from_.keep_mask);
@@ -91,6 +96,7 @@ class Cutter {
     in.bias = matrix(from_.bias);
     if (from_.sinks) in.sinks = slice(from_.sinks, 0, first_head_, heads_);
     if (from_.alibi_slopes) in.alibi_slopes = slice(from_.alibi_slopes, 0, first_head_, heads_);
+    for (const Named& p : from_.parameters) in.parameters.push_back({p.name, of_heads(p.name, p.view)});
     if (from_.query_documents)
       in.query_documents = slice(slice_shared(from_.query_documents, 0, batch_, 1), 1, first_query_, queries_);
     if (from_.key_documents) in.key_documents = slice(slice_shared(from_.key_documents, 0, batch_, 1), 1, 0, columns_);
