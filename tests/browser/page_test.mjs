@@ -1,7 +1,7 @@
 // Opens pages of `qkv see --html` in Chromium and compares what they show with the files. Usage, by scripts/test-browser:
 //   node page_test.mjs QKV SAMPLES [SCREENSHOTS]     prints "N passed, M failed" last
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -390,6 +390,25 @@ await test('a finger pins with a tap', async () => {
   await page.touchscreen.tap(box.x + box.width * .6, box.y + box.height * .6);
   await settled(page);
   expect((await page.evaluate(() => location.hash)).includes('pin='), 'pinned');
+  return page;
+});
+
+await test('inside another page, as a notebook shows it, it draws, begins with what was asked for, and its help closes', async () => {
+  const inner = readFileSync(fileURLToPath(make('inner', sample, '--layer', '4', '--head', '7', '--scale', 'lift')), 'utf8');
+  const text = inner.replaceAll('&', '&amp;').replaceAll('"', '&quot;'), outer = join(folder, 'outer.html');
+  writeFileSync(outer, `<!DOCTYPE html><title>Notebook</title><iframe width="1000" height="700" sandbox="allow-scripts allow-forms" srcdoc="${text}"></iframe>`);
+  const page = await (await browser.newContext({ viewport: { width: 1280, height: 800 } })).newPage();
+  page.wrong = [];
+  page.on('pageerror', e => page.wrong.push(`error ${e.message}`));
+  page.on('console', m => { if (m.type() === 'error') page.wrong.push(`console ${m.text()}`); });
+  await page.goto(pathToFileURL(outer).href);
+  const frame = page.frames()[1];
+  await painted(frame);
+  equal(await frame.locator('#scale').inputValue(), 'lift', 'scale');
+  await frame.locator('#map').click();
+  expect((await frame.locator('#readout').textContent()).startsWith('Pinned'), 'a click pins');
+  await frame.locator('#help-open').click();
+  await frame.locator('#help-close').click();
   return page;
 });
 

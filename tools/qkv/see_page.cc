@@ -111,6 +111,14 @@ json layer_json(const SeeOptions& o, const Layer& layer, const PagePart& part, C
   return result;
 }
 
+/// What the page begins with, as its address says it: of a query the strongest key is pinned.
+std::string first_view(const SeeOptions& o, const Layer& layer) {
+  std::string view = o.scale == Scale::kLog ? "scale=log" : o.scale == Scale::kLift ? "scale=lift" : "";
+  if (o.row < 0) return view;
+  const RowKeys row = keys_of_row(layer, o.batch, std::max(0, o.head), o.row);
+  return view + fmt::format("&batch={}&pin={},{}", o.batch, o.row, row.keys.empty() ? 0 : row.keys.front().key);
+}
+
 /// 256 colours as hexadecimal digits.
 std::string colors(Rgb (*entry)(int)) {
   std::string text;
@@ -169,6 +177,7 @@ std::string page_of(const SeeOptions& o, const std::vector<Layer>& layers) {
   json facts = {{"file", safe_line(o.title)}, {"made_by", fmt::format("qkv {}", qkv::version())}, {"tile", kTileSide}};
   for (size_t n = 0; n < layers.size(); ++n)
     facts["layers"].push_back(layer_json(o, layers[n], parts[n], chosen[n], blobs, lists));
+  facts["view"] = first_view(o, layers.front());
   facts["tokens"] = lists.lists();
   facts["colors"] = {{"sequential", colors([](int n) { return cividis(n / 255.0); })},
                      {"diverging", colors([](int n) { return diverging(n / 127.5 - 1); })}};

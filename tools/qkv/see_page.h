@@ -12,7 +12,7 @@ namespace qkv::cli {
 /// The largest page that is written.
 inline constexpr double kLargestPage = 20e6;
 
-/// All chosen layers, heads and batch entries. Throws OptionError, naming sizes and --layer, --head, --batch, where it would
+/// All chosen layers, heads and batch entries; of one head a query can be pinned. Throws OptionError, naming sizes and --layer, --head, --batch, where it would
 /// be larger than kLargestPage; nothing large has been computed by then.
 std::string page_of(const SeeOptions&, const std::vector<Layer>&);
 

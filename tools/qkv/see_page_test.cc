@@ -154,6 +154,18 @@ TEST_F(Page, OnlyTheChosenHeadAndBatchEntry) {
   EXPECT_EQ(sequences[0]["heads"][0]["head"], 2);
 }
 
+TEST_F(Page, BeginsWithTheStrongestKeyOfAChosenQueryAndTheChosenScale) {
+  put("weights", {1, 2, 3}, 1);
+  const float weights[] = {0.5F, 0.25F, 0.25F, 0.25F, 0.125F, 0.5F};
+  std::copy(std::begin(weights), std::end(weights), static_cast<float*>(arrays_.back().data()));
+  const std::string path = write();
+  EXPECT_EQ(facts(page(path))["view"], "");
+  options_.scale = Scale::kLift;
+  EXPECT_EQ(facts(page(path))["view"], "scale=lift");
+  options_.row = 1;
+  EXPECT_EQ(facts(page(path))["view"], "scale=lift&batch=0&pin=1,2");
+}
+
 TEST_F(Page, ATokenThatLooksLikeMarkupIsTextInIt) {
   io::put_bytes(folder_ / "a.json", R"({"tokens": ["</script><b>", "<!--", "\u2028"]})");
   const std::string text = page(file(1, 3, 3, 2));

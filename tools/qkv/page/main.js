@@ -1,4 +1,4 @@
-// The state of the page, who changes it, and its address: #layer=4&head=7&pin=5,4.
+// The state of the page, who changes it, and its address: #layer=4&head=7&pin=5,4. Inside another page (srcdoc) it has none.
 
 const state = { layer: 0, sequence: 0, head: 0, scale: usualScale(facts.layers[0].sequences[0].keys), cells: 'largest', pin: null, cursor: null };
 
@@ -102,6 +102,7 @@ function repaint() {
 // ---- address ----
 
 function writeAddress() {
+  if (location.protocol === 'about:') return;
   const layer = facts.layers[state.layer], parts = [];
   if (layer.number !== null) parts.push(`layer=${layer.number}`);
   const h = head();
@@ -114,9 +115,9 @@ function writeAddress() {
   if (location.hash !== address) history.replaceState(null, '', address);
 }
 
-/// What the address says, as far as this page has it.
+/// What the address says, or else what the page is meant to begin with, as far as this page has it.
 function readAddress() {
-  const said = new URLSearchParams(location.hash.slice(1)), number = name => said.has(name) ? Number(said.get(name)) : -1;
+  const said = new URLSearchParams(location.hash.slice(1) || facts.view), number = name => said.has(name) ? Number(said.get(name)) : -1;
   const at = (list, test) => Math.max(0, list.findIndex(test));
   state.layer = at(facts.layers, layer => layer.number === number('layer'));
   const { sequences } = facts.layers[state.layer];
