@@ -6,6 +6,7 @@
 
 #include "arrays.h"
 #include "interrupt.h"
+#include "pictures.h"
 #include "qkv/attention.h"
 #include "qkv/backward.h"
 #include "qkv/dropout.h"
@@ -150,6 +151,7 @@ NB_MODULE(_core, m) {
   m.def("alibi_slopes", &alibi_slopes, "heads"_a);
   m.def("set_num_threads", &set_num_threads, "threads"_a);
   m.def("num_threads", &num_threads);
+  add_pictures(m);
 }
 
 }  // namespace qkv::python

@@ -10,14 +10,19 @@
 
 from ._attention import attention, attention_backward, attention_varlen, explain_path, merge, observe, visible
 from ._core import __version__, num_threads, set_num_threads
+from ._dump import save_dump
+from ._explain import Explanation, explain
 from ._formula import Attention
 from ._results import Gradients, Observation, Statistics, Top
+from ._see import Picture, see
 from ._small import alibi_slopes
 
 __all__ = [
     "Attention",
+    "Explanation",
     "Gradients",
     "Observation",
+    "Picture",
     "Statistics",
     "Top",
     "__version__",
@@ -25,10 +30,13 @@ __all__ = [
     "attention",
     "attention_backward",
     "attention_varlen",
+    "explain",
     "explain_path",
     "merge",
     "num_threads",
     "observe",
+    "save_dump",
+    "see",
     "set_num_threads",
     "visible",
 ]

@@ -44,3 +44,45 @@ def set_num_threads(threads: int) -> None:
 
 def num_threads() -> int:
     """How many threads a call may use."""
+
+class Paper:
+    """What a text is for. columns, lines of 0: as the environment says, or 100 and 50."""
+
+    def __init__(self, terminal: bool, unicode: bool, columns: int, lines: int, color: str) -> None: ...
+
+class Picture:
+    def __init__(
+        self,
+        title: str,
+        head: int,
+        query: int,
+        batch: int | None,
+        top: int,
+        colors: str,
+        query_tokens: list[list[str]],
+        key_tokens: list[list[str]],
+    ) -> None: ...
+    def add(self, formula: Formula, inputs: dict[str, Any], layer: int) -> None: ...
+    def add_weights(self, weights: Any, at_the_end: bool, layer: int) -> None: ...
+    def text(self, paper: Paper, plain: bool) -> str: ...
+    def json(self) -> str: ...
+    def page(self) -> str: ...
+    def png(self) -> bytes: ...
+
+class Explanation:
+    def __init__(
+        self,
+        formula: Formula,
+        inputs: dict[str, Any],
+        dout: Any,
+        batch: int,
+        head: int,
+        query: int,
+        query_tokens: list[list[str]],
+        key_tokens: list[list[str]],
+    ) -> None: ...
+    def text(self, paper: Paper, top: int) -> str: ...
+    def json(self) -> str: ...
+
+def dump_name(name: str) -> tuple[str, bool] | None:
+    """The name of the format for a tensor that is called so, and whether it is that already."""

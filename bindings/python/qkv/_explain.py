@@ -1,0 +1,99 @@
+"""Every step of one query, with its numbers."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import Array, accept_floats, lend
+from ._formula import parsed
+from ._prepare import prepare
+from ._screen import Color, paper, sheet
+from ._tokens import Tokens, of_both_axes
+
+
+class Explanation:
+    """Every step of one query of one head, as a page of a textbook. `qkv.explain` makes it."""
+
+    def __init__(self, core: _core.Explanation, top: int) -> None:
+        self._core = core
+        self._top = top
+        self.data: dict[str, Any] = json.loads(core.json())  #: all numbers, as `qkv explain --json` prints them
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the library's results are as close to these steps as docs/semantics.md, section 6, says."""
+        return all(part["holds"] for part in self.data["library"])
+
+    def text(self, *, color: Color = "auto", columns: int | None = None) -> str:
+        """The page. color: "auto": where sys.stdout is a terminal that has them, "always", "never". columns: how wide."""
+        return self._core.text(paper(color, columns), self._top)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self._core.text(sheet(), self._top))}</pre>"
+
+
+def explain(
+    q: Array,
+    k: Array,
+    v: Array | None = None,
+    *,
+    head: int = 0,
+    query: int = 0,
+    batch: int = 0,
+    tokens: Tokens | None = None,
+    query_tokens: Tokens | None = None,
+    dout: Array | float | None = None,
+    top: int = 16,
+    **options: Any,
+) -> Explanation:
+    """Shows how one query of one head gets its weights and its output, step by step, in float64.
+
+    q: (B, Hq, L, D), k: (B, Hkv, S, D), v: (B, Hkv, S, Dv) and options as in `attention`; without v there is no out.
+    head, query, batch: which one. tokens: S texts, query_tokens: L texts, as in `see`.
+    dout: d loss / d out, like out, each axis 1 or full; 1 is that of the sum of out: also shows the steps back to q, k and v.
+    top: how many keys are shown one by one; of more, the strongest.
+
+    Ends with how far the library's own results are from these steps. Raises ValueError, TypeError as `attention` does.
+
+    >>> one = np.array([[[[1.0, 2.0], [2.0, 1.0]]]])
+    >>> explain(one, one, one, query=1).data["keys"][0]["dot"]
+    4.0
+    """
+    if top < 1:
+        raise ValueError(f"top is {top}, expected 1 or more")
+    if options.get("training"):
+        raise ValueError("explain: dropout is not among the steps; leave training out")
+    p = prepare(q, k, k if v is None else v, options)
+    if v is None:
+        del p.tensors["value"]
+    b, _, n = p.rows()
+    texts = of_both_axes(
+        tokens, query_tokens, b, n, p.tensors["key"].shape[2], "align:bottom_right" in p.formula.split()
+    )
+    tensors = {name: lend(x) for name, x in p.tensors.items()}
+    return Explanation(
+        _core.Explanation(parsed(p.formula), tensors, _loss(dout, p.layout, p.batched), batch, head, query, *texts), top
+    )
+
+
+def _loss(dout: Any, layout: str, batched: bool) -> Any:
+    """dout as {B, H, L, Dv}, each axis 1 or full."""
+    if dout is None:
+        return None
+    if isinstance(dout, (int, float)):
+        return np.full((1,), dout, dtype=np.float64)
+    dout = accept_floats("dout", dout)
+    if dout.ndim == (4 if batched else 3):
+        dout = dout if batched else dout[None]
+        dout = dout.swapaxes(1, 2) if layout == "blhd" else dout
+    return lend(dout)

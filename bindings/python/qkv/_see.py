@@ -1,0 +1,224 @@
+"""Pictures of attention: who looks at whom."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from . import _core
+from ._arrays import Array, accept_floats, is_torch, lend
+from ._formula import parsed
+from ._prepare import Problem, prepare
+from ._screen import Color, paper, sheet, whole
+from ._tokens import Tokens, of_both_axes
+
+
+class Picture:
+    """Who looks at whom: a page in a notebook, text in a terminal, a file of either.
+
+    `qkv.see` makes it. It keeps a copy of the arrays, so that it stays what it was when they change.
+    """
+
+    def __init__(self, core: _core.Picture, title: str) -> None:
+        self._core = core
+        self._title = title
+
+    def text(self, *, color: Color = "auto", columns: int | None = None, plain: bool = False) -> str:
+        """What `qkv see` prints: a heat map of one head, a table of many, the keys of one query.
+
+        color: "auto": where sys.stdout is a terminal that has them (NO_COLOR is respected), "always", "never".
+        columns: how wide; as the terminal, else 100. plain: sentences, for screen readers.
+        """
+        return self._core.text(paper(color, columns), plain)
+
+    def html(self) -> str:
+        """A page of all heads, or of those chosen, that needs no network. Raises ValueError where it would pass 20 MB."""
+        return self._core.page()
+
+    def png(self) -> bytes:
+        """The head, or all of them, as small heat maps in the bytes of a .png; rows are queries, from the top."""
+        return self._core.png()
+
+    @property
+    def data(self) -> Any:
+        """What each head does, and its strongest links, as `qkv see --json` prints it."""
+        return json.loads(self._core.json())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes html() into a path that ends in .html, png() into one that ends in .png.
+
+        The file appears complete or not at all. Raises ValueError for other endings, OSError where it cannot be written.
+        """
+        name = os.fspath(path)
+        if name.endswith(".html"):
+            content = self.html().encode()
+        elif name.endswith(".png"):
+            content = self.png()
+        else:
+            raise ValueError(f"save: {name!r} ends in neither .html nor .png")
+        with whole(name) as (temporary,), open(temporary, "wb") as file:
+            file.write(content)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        try:
+            page = self.html()
+        except ValueError as error:
+            text = html.escape(self._core.text(sheet(), False))
+            return f"<p>{html.escape(str(error))}</p><pre>{text}</pre>"
+        return (
+            f'<iframe title="{html.escape(self._title)}" sandbox="allow-scripts allow-forms" '
+            f'style="width: 100%; height: 720px; border: 0" srcdoc="{html.escape(page)}"></iframe>'
+        )
+
+
+def see(
+    q: Array | Sequence[Array] | None = None,
+    k: Array | Sequence[Array] | None = None,
+    v: Array | Sequence[Array] | None = None,
+    *,
+    weights: Array | Sequence[Array] | None = None,
+    tokens: Tokens | None = None,
+    query_tokens: Tokens | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    query: int | None = None,
+    batch: int | None = None,
+    top: int = 8,
+    colors: Literal["linear", "log", "lift"] = "linear",
+    title: str = "attention",
+    **options: Any,
+) -> Picture:
+    """A picture of who looks at whom, of q and k, or of weights that somebody computed.
+
+    q: (B, Hq, L, D), k: (B, Hkv, S, D), with the options of `attention`; v does not matter. Or weights: (B, H, L, S), rows
+        of which sum to at most 1; they may lack B, and of options take align alone. Lists of any of these are layers.
+    tokens: S texts, or a list of them for each batch entry; queries have the same where L = S, and the last of them with
+        align="bottom_right". query_tokens: L texts, where they are others.
+    layer: which of a list; of single arrays the number that is shown. head: that one instead of all. query: of that head
+        the keys of one query. batch: which entry; absent: all on a page, entry 0 elsewhere.
+    top: how many links or keys are listed. colors: by the weight, its logarithm, or lift, the weight times the number of
+        keys that the query sees (1: an equal share). title: of the page.
+
+    In a notebook a `Picture` is a page with the heads, the map and its numbers; print(picture) is text.
+    Raises ValueError for shapes, options and what is no attention; TypeError for types.
+
+    >>> q = k = np.array([[[[1.0, 0.0], [0.0, 3.0]]]])
+    >>> picture = see(q, k, tokens=["the", "cat"])
+    >>> picture.data["layers"][0]["heads"][0]["strongest"]["query_token"]
+    'cat'
+    """
+    problems, given = _layers_of(q, k, v, weights, layer, options)
+    several = len(problems) + len(given) > 1
+    if head is not None and several:
+        raise ValueError(f"head is {head}, but there are {len(problems) + len(given)} layers; say which, with layer")
+    b, h, n, s = _sizes(problems, given)
+    if query is not None and head is None:
+        if several or h != 1:
+            raise ValueError(
+                f"query is {query}, but there are many heads; say of which, with {'layer and ' * several}head"
+            )
+        head = 0
+    if top < 1:
+        raise ValueError(f"top is {top}, expected 1 or more")
+    at_the_end = _at_the_end(problems, options)
+    texts = of_both_axes(tokens, query_tokens, b, n, s, at_the_end)
+    core = _core.Picture(
+        title, _index("head", head), _index("query", query), _index("batch", batch, None), top, colors, *texts
+    )
+    for number, p in problems:
+        core.add(parsed(p.formula), {name: lend(_copy(x)) for name, x in p.tensors.items()}, number)
+    for number, w in given:
+        core.add_weights(lend(_copy(w)), at_the_end, number)
+    return Picture(core, title)
+
+
+Layers = list[tuple[int, Any]]
+
+
+def _layers_of(
+    q: Any, k: Any, v: Any, weights: Any, layer: int | None, options: dict[str, Any]
+) -> tuple[Layers, Layers]:
+    """Numbered problems, or numbered weights."""
+    if weights is not None:
+        if q is not None or k is not None or v is not None:
+            raise ValueError("see: give q and k, or weights, not both")
+        said = [name for name in options if name != "align"]
+        if said:
+            raise ValueError(
+                f"see: weights are finished, and {said[0]} acts on q and k; leave it out (align is used: it says where the "
+                "queries stand)"
+            )
+        return [], [(n, accept_floats("weights", w)) for n, w in _numbered("weights", weights, layer)]
+    if q is None or k is None:
+        raise ValueError(f"see: {'q' if q is None else 'k'} is missing; give q and k, or weights")
+    if options.get("training"):
+        raise ValueError("see: weights are drawn as they are before dropout; leave training out")
+    queries, keys = _numbered("q", q, layer), _numbered("k", k, layer)
+    values = keys if v is None else _numbered("v", v, layer)
+    if not len(queries) == len(keys) == len(values):
+        raise ValueError(f"see: q, k and v have {len(queries)}, {len(keys)} and {len(values)} layers")
+    problems: Layers = []
+    for (number, a), (_, b), (_, c) in zip(queries, keys, values):
+        p = prepare(a, b, c, options)
+        if v is None:
+            del p.tensors["value"]
+        problems.append((number, p))
+    return problems, []
+
+
+def _numbered(name: str, x: Any, layer: int | None) -> Layers:
+    """Arrays with the numbers of their layers, -1 where there is one without."""
+    if not isinstance(x, (list, tuple)):
+        return [(-1 if layer is None else _index("layer", layer), x)]
+    if layer is None:
+        if not x:
+            raise ValueError(f"see: {name} is an empty list")
+        return list(enumerate(x))
+    if not 0 <= layer < len(x):
+        raise ValueError(f"layer is {layer}, expected 0 to {len(x) - 1}, the layers of {name}")
+    return [(layer, x[layer])]
+
+
+def _sizes(problems: Layers, given: Layers) -> tuple[int, int, int, int]:
+    """(B, H, L, S) of the first layer."""
+    if problems:
+        p: Problem = problems[0][1]
+        b, h, n = p.rows()
+        return b, h, n, p.tensors["key"].shape[2]
+    shape = tuple(given[0][1].shape)
+    if len(shape) not in (2, 3, 4):
+        raise ValueError(f"weights has {len(shape)} axes, expected four, (B, H, L, S), or three or two without B and H")
+    b, h, n, s = (1,) * (4 - len(shape)) + shape
+    return b, h, n, s
+
+
+def _at_the_end(problems: Layers, options: dict[str, Any]) -> bool:
+    """Whether the last query stands at the last key."""
+    if problems:
+        return "align:bottom_right" in problems[0][1].formula.split()
+    align = options.get("align")
+    if align not in (None, "top_left", "bottom_right"):
+        raise ValueError(f"align is {align!r}, expected 'top_left', 'bottom_right' or None")
+    return bool(align == "bottom_right")
+
+
+def _index(name: str, number: int | None, absent: Any = -1) -> Any:
+    if number is None:
+        return absent
+    if number < 0:
+        raise ValueError(f"{name} is {number}, expected 0 or more")
+    return int(number)
+
+
+def _copy(x: Array) -> Array:
+    return x.detach().clone() if is_torch(x) else np.array(x)

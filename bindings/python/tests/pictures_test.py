@@ -1,0 +1,393 @@
+"""Pictures, explanations and files for the command. QKV_COMMAND names the command that they are compared with."""
+
+import doctest
+import html
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import qkv
+
+COMMAND = os.environ.get("QKV_COMMAND", "")
+needs_command = pytest.mark.skipif(not os.path.exists(COMMAND), reason="QKV_COMMAND does not name the command")
+WORDS = ["the", "cat", "sat", "down", "."]
+
+
+def arrays(b=1, heads=4, key_heads=2, n=5, s=5, d=8, seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    shapes = ((b, heads, n, d), (b, key_heads, s, d), (b, key_heads, s, d))
+    return tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes)
+
+
+def facts(page):
+    return json.loads(re.search('id="facts">(.*?)</script>', page, re.DOTALL).group(1))
+
+
+def command(*arguments, **environment):
+    """Standard output of the command into a pipe."""
+    surroundings = {"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"], **environment}
+    return subprocess.run([COMMAND, *arguments], check=True, capture_output=True, text=True, env=surroundings).stdout
+
+
+# ---- the same as the command ----
+
+
+@pytest.fixture
+def dump(tmp_path):
+    """Two layers in memory and in a file."""
+    layers = [arrays(seed=n) for n in range(2)]
+    tensors = {f"layer{n}.{name}": x for n, qkv_ in enumerate(layers) for name, x in zip("qkv", qkv_)}
+    qkv.save_dump(tmp_path / "x.npz", tensors, tokens=WORDS, attention="causal | softmax")
+    return str(tmp_path / "x.npz"), [list(x) for x in zip(*layers)]
+
+
+@needs_command
+@pytest.mark.parametrize(
+    ("chosen", "typed"),
+    [
+        ({}, []),
+        ({"top": 3}, ["--top", "3"]),
+        ({"layer": 1}, ["--layer", "1"]),
+        ({"layer": 1, "head": 2}, ["--layer", "1", "--head", "2"]),
+        ({"layer": 0, "head": 3, "colors": "lift"}, ["--layer", "0", "--head", "3", "--scale", "lift"]),
+        ({"layer": 0, "head": 3, "query": 4}, ["--layer", "0", "--head", "3", "--row", "4"]),
+    ],
+)
+def test_text_is_what_the_command_prints(dump, chosen, typed):
+    path, (q, k, v) = dump
+    picture = qkv.see(q, k, v, causal=True, tokens=WORDS, **chosen)
+    assert picture.text() == command("see", path, *typed)
+    assert picture.text(plain=True) == command("see", path, "--plain", *typed)
+    assert picture.data == json.loads(command("see", path, "--json", *typed))
+
+
+@needs_command
+def test_files_are_what_the_command_writes(dump, tmp_path):
+    path, (q, k, v) = dump
+    picture = qkv.see(q, k, v, causal=True, tokens=WORDS, title="x.npz")
+    command("see", path, "--html", str(tmp_path / "theirs.html"))
+    command("see", path, "--png", str(tmp_path / "theirs.png"))
+    picture.save(tmp_path / "ours.html")
+    picture.save(str(tmp_path / "ours.png"))
+    for ending in ("html", "png"):
+        assert (tmp_path / f"ours.{ending}").read_bytes() == (tmp_path / f"theirs.{ending}").read_bytes()
+
+
+@needs_command
+def test_an_explanation_is_what_the_command_prints(tmp_path):
+    q, k, v = arrays()
+    qkv.save_dump(tmp_path / "x.npz", {"q": q, "k": k, "v": v, "dout": np.ones_like(q)}, tokens=WORDS)
+    typed = [
+        "explain",
+        str(tmp_path / "x.npz"),
+        "--head",
+        "3",
+        "--query",
+        "2",
+        "--softcap",
+        "2",
+        "--causal",
+        "--backward",
+    ]
+    explained = qkv.explain(q, k, v, head=3, query=2, softcap=2.0, causal=True, dout=1, tokens=WORDS)
+    assert str(explained) == command(*typed)
+    assert explained.data == json.loads(command(*typed, "--json"))
+
+
+# ---- pictures ----
+
+
+def test_weights_and_what_they_come_from_look_alike():
+    q, k, v = arrays(b=2, dtype=np.float64)
+    weights = qkv.attention(q, k, v, return_weights=True).weights
+    computed, given = qkv.see(q, k, tokens=WORDS, batch=1), qkv.see(weights=weights, tokens=WORDS, batch=1)
+    np.testing.assert_allclose(
+        [head["entropy"] for head in computed.data["layers"][0]["heads"]],
+        [head["entropy"] for head in given.data["layers"][0]["heads"]],
+        atol=1e-6,
+    )
+    assert computed.png() == given.png()
+
+
+def test_other_layouts_and_missing_axes_give_the_same():
+    q, k, v = arrays()
+    text = qkv.see(q, k, head=1, causal=True).text()
+    turned = (x.swapaxes(1, 2) for x in (q, k, v))
+    assert qkv.see(*turned, head=1, causal=True, layout="blhd").text() == text
+    assert qkv.see(q[0], k[0], head=1, causal=True).text() == text
+    assert qkv.see(q, k, head=1, attention="causal | softmax").text() == text
+
+
+def test_numbers_a_head_may_be_arrays():
+    q, k, v = arrays()
+    caps, scales = np.array([1.0, 2, 3, 4]), np.array([0.5, 1, 2, 4])
+    arrays_ = qkv.see(q, k, head=2, softcap=caps, scale=scales)
+    assert arrays_.text() == qkv.see(q, k, head=2, softcap=3.0, scale=2.0).text()
+    assert qkv.explain(q, k, v, head=2, softcap=caps, scale=scales).agrees
+
+
+def test_queries_at_the_end_have_the_last_tokens():
+    q, k, _ = arrays(n=2)
+    picture = qkv.see(q, k, head=0, tokens=WORDS, causal=True, align="bottom_right")
+    assert "down(0)" in picture.text() and ".(1)" in picture.text()
+    sequence = facts(picture.html())["layers"][0]["sequences"][0]
+    assert facts(picture.html())["tokens"][sequence["query_tokens"]] == WORDS[-2:]
+    without = qkv.see(q, k, head=0, tokens=WORDS, causal=True, align="top_left")
+    assert facts(without.html())["layers"][0]["sequences"][0]["query_tokens"] is None
+    others = qkv.see(q, k, head=0, tokens=WORDS, query_tokens=["le", "chat"], causal=True, align="top_left")
+    assert facts(others.html())["tokens"] == [["le", "chat"], WORDS]
+
+
+def test_tokens_may_differ_between_batch_entries():
+    q, k, _ = arrays(b=2)
+    lists = [WORDS, [word.upper() for word in WORDS]]
+    assert "CAT" in qkv.see(q, k, head=0, batch=1, tokens=lists).text()
+    assert facts(qkv.see(q, k, tokens=lists).html())["tokens"] == lists
+
+
+def test_any_token_is_text():
+    q, k, _ = arrays(n=4, s=4)
+    page = qkv.see(q, k, tokens=["</script>", '"', "\ud83d", "\x1b[31m"])._repr_html_()
+    assert page.count("<") == 2  # <iframe> and </iframe>
+    assert "\x1b" not in qkv.see(q, k, tokens=["</script>", '"', "\ud83d", "\x1b[31m"]).text(color="never")
+
+
+def test_a_notebook_gets_the_page():
+    q, k, _ = arrays()
+    picture = qkv.see(q, k, tokens=WORDS, title="A & B")
+    frame = picture._repr_html_()
+    assert html.unescape(re.search('srcdoc="(.*)"', frame, re.DOTALL).group(1)) == picture.html()
+    assert 'title="A &amp; B"' in frame
+    assert facts(picture.html())["file"] == "A & B"
+
+
+def test_a_page_begins_with_the_query_and_the_scale():
+    q, k, _ = arrays()
+    view = facts(qkv.see(q, k, head=1, query=3, colors="log").html())["view"]
+    keys = qkv.attention(q, k, k, return_stats=True).stats.max_index
+    assert view == f"scale=log&batch=0&pin=3,{keys[0, 1, 3]}"
+
+
+def test_a_page_that_would_be_too_large_becomes_text_that_says_so():
+    q, k, _ = arrays(heads=16, n=1200, s=1200)
+    picture = qkv.see(q, k, bias=np.zeros((1, 1, 1, 1200), np.float32))
+    with pytest.raises(ValueError, match="may have 20 .*choose one head with head"):
+        picture.html()
+    shown = picture._repr_html_()
+    assert "choose one head" in shown and "<pre>Heads: mean entropy" in shown
+
+
+def test_a_picture_stays_when_arrays_change():
+    q, k, _ = arrays()
+    picture = qkv.see(q, k, head=1)
+    before = picture.text()
+    q[:] = 0
+    k[:] = 1
+    assert picture.text() == before
+
+
+class Terminal:
+    """A terminal that knows colours."""
+
+    def __init__(self, encoding="utf-8"):
+        self.encoding = encoding
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        pass
+
+    def flush(self):
+        pass
+
+
+def test_colours_are_for_terminals(monkeypatch):
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "60"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    q, k, v = arrays()
+    for thing in (qkv.see(q, k, head=1), qkv.explain(q, k, v)):
+        assert "\x1b" not in str(thing)
+        assert "\x1b[" in thing.text(color="always")
+        with monkeypatch.context() as inside:
+            inside.setattr(sys, "stdout", Terminal())
+            assert "\x1b[" in str(thing) and repr(thing) == str(thing)
+            assert max(len(line) for line in re.sub("\x1b.*?m", "", str(thing)).splitlines()) <= 60
+            inside.setenv("NO_COLOR", "1")
+            assert "\x1b" not in str(thing)
+            inside.setattr(sys, "stdout", Terminal("ascii"))
+            assert str(thing).isascii()
+
+
+# ---- explanations ----
+
+
+def test_an_explanation_has_the_numbers_of_the_call():
+    q, k, v = arrays(dtype=np.float64)
+    steps = qkv.explain(q, k, v, head=3, query=2, causal=True, dout=np.ones_like(q))
+    out, lse = qkv.attention(q, k, v, causal=True, return_lse=True)
+    back = qkv.attention_backward(np.ones_like(q), q, k, v, out, lse, causal=True)
+    np.testing.assert_allclose(steps.data["out"], out[0, 3, 2], atol=1e-12)
+    np.testing.assert_allclose(steps.data["dq"], back.q[0, 3, 2], atol=1e-12)
+    assert steps.data["keys"][4]["hidden_by"] == "causal"
+    assert steps.agrees
+    assert steps._repr_html_().startswith("<pre>tensor") and "&lt;" not in steps._repr_html_()
+
+
+def test_a_loss_may_lack_axes_or_lie_in_another_layout():
+    q, k, v = arrays()
+    dout = np.random.default_rng(5).standard_normal(q.shape).astype(np.float32)
+    expected = qkv.explain(q, k, v, head=1, query=2, dout=dout).data["dq"]
+    turned = (x.swapaxes(1, 2) for x in (q, k, v))
+    assert qkv.explain(*turned, head=1, query=2, dout=dout.swapaxes(1, 2), layout="blhd").data["dq"] == expected
+    assert qkv.explain(q[0], k[0], v[0], head=1, query=2, dout=dout[0]).data["dq"] == expected
+
+
+def test_without_values_there_is_no_out():
+    q, k, _ = arrays()
+    assert qkv.explain(q, k).data["out"] == []
+
+
+# ---- files for the command ----
+
+
+def test_a_dump_has_tensors_and_what_they_cannot_say(tmp_path):
+    q, k, v = arrays()
+    formula = qkv.Attention("causal | softcap:30 | softmax")
+    tensors = {"layer0.q": q, "layer0.k": k, "layer0.v": v, "scale": 0.5, "layer0.keep_mask": np.ones((5, 5), bool)}
+    qkv.save_dump(tmp_path / "x.npz", tensors, tokens=[WORDS], attention=formula, scale=0.25)
+    with np.load(tmp_path / "x.npz") as file:
+        assert sorted(file.files) == sorted(tensors)
+        np.testing.assert_array_equal(file["layer0.q"], q)
+        assert file["scale"] == 0.5
+    beside = json.loads((tmp_path / "x.json").read_text())
+    assert beside == {"tokens": [WORDS], "scale": 0.25, "attention": formula.text}
+    assert sorted(os.listdir(tmp_path)) == ["x.json", "x.npz"]
+
+
+def test_bfloat16_is_marked(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q = arrays()[0].astype(ml_dtypes.bfloat16)
+    qkv.save_dump(tmp_path / "x.npz", {"q": q})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"bfloat16": ["q"]}
+    with np.load(tmp_path / "x.npz") as file:
+        np.testing.assert_array_equal(file["q"], q.astype(np.float32))
+
+
+def test_what_lies_beside_is_replaced_only_where_it_belongs_to_tensors(tmp_path):
+    q = arrays()[0]
+    qkv.save_dump(tmp_path / "x.npz", {"q": q}, tokens=WORDS)
+    qkv.save_dump(tmp_path / "x.npz", {"k": q})  # tokens of other tensors would lie
+    assert json.loads((tmp_path / "x.json").read_text()) == {}
+    (tmp_path / "y.json").write_text('{"mine": 1}')
+    qkv.save_dump(tmp_path / "y.npz", {"q": q})
+    with pytest.raises(ValueError, match="y.json would be replaced"):
+        qkv.save_dump(tmp_path / "y.npz", {"k": q}, tokens=WORDS)
+    assert (tmp_path / "y.json").read_text() == '{"mine": 1}'
+    with np.load(tmp_path / "y.npz") as file:
+        assert file.files == ["q"]
+
+
+def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
+    q = arrays()[0]
+    qkv.save_dump(tmp_path / "x.npz", {"q": q}, tokens=WORDS)
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space"):
+        qkv.save_dump(tmp_path / "x.npz", {"q": q[:1]}, tokens=WORDS[:1])
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+    with pytest.raises(FileNotFoundError, match=re.escape(repr(str(tmp_path / "none/x.png")))):
+        qkv.see(q, q).save(tmp_path / "none/x.png")
+
+
+# ---- refusals, long work ----
+
+Q, K, V = arrays(b=2)
+REFUSED = [
+    (lambda: qkv.see(), ValueError, "q is missing"),
+    (lambda: qkv.see(Q), ValueError, "k is missing"),
+    (lambda: qkv.see(Q, K, weights=Q), ValueError, "not both"),
+    (lambda: qkv.see(Q, K, head=4), ValueError, "head 4: expected 0 to 3"),
+    (lambda: qkv.see(Q, K, head=-1), ValueError, "head is -1"),
+    (lambda: qkv.see(Q, K, batch=2), ValueError, "batch 2: expected 0 to 1"),
+    (lambda: qkv.see(Q, K, query=2), ValueError, "say of which, with head"),
+    (lambda: qkv.see(Q, K, head=0, query=5), ValueError, "query 5: expected 0 to 4"),
+    (lambda: qkv.see([Q, Q], [K, K], head=1), ValueError, "2 layers; say which"),
+    (lambda: qkv.see([Q, Q], [K, K], layer=2), ValueError, "layer is 2, expected 0 to 1"),
+    (lambda: qkv.see([Q, Q], [K]), ValueError, "2, 1 and 1 layers"),
+    (lambda: qkv.see(Q, K, tokens="the cat"), TypeError, r"tokens\.split"),
+    (lambda: qkv.see(Q, K, tokens=[1, 2, 3, 4, 5]), TypeError, "convert_ids_to_tokens"),
+    (lambda: qkv.see(Q, K, tokens=WORDS[:3]), ValueError, "tokens: expected 5 tokens, one for each key, got 3"),
+    (lambda: qkv.see(Q, K, tokens=[WORDS] * 3), ValueError, "each of 2 batch entries"),
+    (lambda: qkv.see(Q, K, query_tokens=WORDS[:2]), ValueError, "query_tokens: expected 5"),
+    (lambda: qkv.see(Q, K, colors="red"), ValueError, "expected one of 'lift', 'linear', 'log'"),
+    (lambda: qkv.see(Q, K, top=0), ValueError, "top is 0"),
+    (lambda: qkv.see(Q, K, is_causal=True), TypeError, "here it is causal"),
+    (lambda: qkv.see(Q, K, dropout=0.1, training=True), ValueError, "before dropout"),
+    (lambda: qkv.see(Q, K[..., :3]), ValueError, "head size 3"),
+    (lambda: qkv.see(Q[:0], K[:0]), ValueError, "nothing to see"),
+    (lambda: qkv.see(Q[:, :, :0], K).png(), ValueError, "nothing to draw"),
+    (lambda: qkv.see(weights=Q), ValueError, "not those of an attention"),
+    (lambda: qkv.see(weights=np.zeros(3, np.float32)), ValueError, "1 axes"),
+    (lambda: qkv.see(weights=np.zeros((2, 3), int)), TypeError, "int64"),
+    (lambda: qkv.see(weights=np.zeros((2, 3)), causal=True), ValueError, "causal acts on q and k"),
+    (lambda: qkv.see(Q, K).save("x.pdf"), ValueError, "neither .html nor .png"),
+    (lambda: qkv.see(Q, K).text(color="red"), ValueError, "color is 'red'"),
+    (lambda: qkv.explain(Q, K, V, head=4), ValueError, "head 4: expected 0 to 3"),
+    (lambda: qkv.explain(Q, K, V, query=-1), ValueError, "query -1"),
+    (lambda: qkv.explain(Q, K, V, top=0), ValueError, "top is 0"),
+    (lambda: qkv.explain(Q, K, V, dout=Q[..., :3]), ValueError, "expected the shape of out"),
+    (lambda: qkv.explain(Q, K, dout=1), ValueError, "give v too"),
+    (lambda: qkv.save_dump("x.npy", {"q": Q}), ValueError, "does not end in .npz"),
+    (lambda: qkv.save_dump("x.npz", {"query": Q}), ValueError, "write 'q'"),
+    (lambda: qkv.save_dump("x.npz", {"layers.3.self_attn.q": Q}), ValueError, r"write 'layer3\.q'"),
+    (lambda: qkv.save_dump("x.npz", {"nonsense": Q}), ValueError, "no tensor is called 'nonsense'"),
+    (lambda: qkv.save_dump("x.npz", {"q": [1, 2]}), TypeError, "np.asarray"),
+    (lambda: qkv.save_dump("x.npz", {"q": Q}, attention="causl"), ValueError, "causl"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), REFUSED)
+def test_wrong_use_says_what_to_do(call, error, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=text):
+        call()
+    assert os.listdir(tmp_path) == []
+
+
+def test_long_work_can_be_interrupted():
+    q, k, _ = arrays(heads=8, key_heads=8, n=4096, s=4096, d=64)
+    picture = qkv.see(q, k, causal=True)
+
+    class Enough(Exception):
+        pass
+
+    def enough(*_):
+        raise Enough
+
+    before = signal.signal(signal.SIGALRM, enough)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Enough):
+            picture.text()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("module", ["_see", "_explain", "_dump"])
+def test_examples_of_the_documentation_hold(module):
+    found = doctest.testmod(importlib.import_module(f"qkv.{module}"))
+    assert found.attempted > 0 and found.failed == 0
