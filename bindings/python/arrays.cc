@@ -20,10 +20,10 @@ std::optional<DType> type_of(nb::dlpack::dtype type) {
     DType type;
   };
   static constexpr Row kRows[] = {
-      {Code::Float, 32, DType::kFloat32}, {Code::Float, 64, DType::kFloat64}, {Code::Float, 16, DType::kFloat16},
-      {Code::Bfloat, 16, DType::kBFloat16}, {Code::Bool, 8, DType::kBool}, {Code::Int, 8, DType::kInt8},
-      {Code::Int, 16, DType::kInt16}, {Code::Int, 32, DType::kInt32}, {Code::Int, 64, DType::kInt64},
-      {Code::UInt, 8, DType::kUInt8}, {Code::UInt, 16, DType::kUInt16}, {Code::UInt, 32, DType::kUInt32},
+      {Code::Float, 32, DType::kFloat32},   {Code::Float, 64, DType::kFloat64}, {Code::Float, 16, DType::kFloat16},
+      {Code::Bfloat, 16, DType::kBFloat16}, {Code::Bool, 8, DType::kBool},      {Code::Int, 8, DType::kInt8},
+      {Code::Int, 16, DType::kInt16},       {Code::Int, 32, DType::kInt32},     {Code::Int, 64, DType::kInt64},
+      {Code::UInt, 8, DType::kUInt8},       {Code::UInt, 16, DType::kUInt16},   {Code::UInt, 32, DType::kUInt32},
       {Code::UInt, 64, DType::kUInt64}};
   for (const Row& r : kRows)
     if (type.lanes == 1 && type.code == uint8_t(r.code) && type.bits == r.bits) return r.type;
@@ -74,12 +74,14 @@ template <class Array> auto Arrays::view(std::string_view name, nb::handle array
   }
   Array a;
   if (!nb::try_cast<Array>(array, a))
-    throw DtypeError(std::string(name) + " is a " + name_of_type(array) +
-                     ", expected a" + (std::is_const_v<Void> ? "n array" : " writable array") +
-                     " in the memory of the CPU: of NumPy, PyTorch, or anything that has __dlpack__ or the buffer protocol");
+    throw DtypeError(
+        std::string(name) + " is a " + name_of_type(array) + ", expected a" +
+        (std::is_const_v<Void> ? "n array" : " writable array") +
+        " in the memory of the CPU: of NumPy, PyTorch, or anything that has __dlpack__ or the buffer protocol");
   std::optional<DType> type = type_of(a.dtype());
   if (is_bfloat16 && type == DType::kUInt16) type = DType::kBFloat16;
-  if (!type) throw DtypeError(std::string(name) + " has elements of a type that qkv does not know; convert it to float32");
+  if (!type)
+    throw DtypeError(std::string(name) + " has elements of a type that qkv does not know; convert it to float32");
   if (a.ndim() < 1 || a.ndim() > size_t{kMaxRank})
     throw ShapeError(std::string(name) + " has " + std::to_string(a.ndim()) + " axes, expected 1 to 4");
   v.dtype = *type;
@@ -96,20 +98,22 @@ template <class Array> auto Arrays::view(std::string_view name, nb::handle array
 View<const void> Arrays::read(std::string_view name, nb::handle array) {
   return view<nb::ndarray<nb::ro, nb::device::cpu>>(name, array);
 }
-View<void> Arrays::write(std::string_view name, nb::handle array) { return view<nb::ndarray<nb::device::cpu>>(name, array); }
+View<void> Arrays::write(std::string_view name, nb::handle array) {
+  return view<nb::ndarray<nb::device::cpu>>(name, array);
+}
 
 Inputs inputs_of(const nb::dict& tensors, std::optional<uint64_t> dropout_seed, Arrays& arrays) {
   static constexpr Name<Inputs, View<const void>> kTensors[] = {{"query", &Inputs::query},
-                                                                 {"key", &Inputs::key},
-                                                                 {"value", &Inputs::value},
-                                                                 {"keep_mask", &Inputs::keep_mask},
-                                                                 {"ignore_mask", &Inputs::ignore_mask},
-                                                                 {"bias", &Inputs::bias},
-                                                                 {"alibi_slopes", &Inputs::alibi_slopes},
-                                                                 {"sinks", &Inputs::sinks},
-                                                                 {"query_documents", &Inputs::query_documents},
-                                                                 {"key_documents", &Inputs::key_documents},
-                                                                 {"dropout_keep", &Inputs::dropout_keep}};
+                                                                {"key", &Inputs::key},
+                                                                {"value", &Inputs::value},
+                                                                {"keep_mask", &Inputs::keep_mask},
+                                                                {"ignore_mask", &Inputs::ignore_mask},
+                                                                {"bias", &Inputs::bias},
+                                                                {"alibi_slopes", &Inputs::alibi_slopes},
+                                                                {"sinks", &Inputs::sinks},
+                                                                {"query_documents", &Inputs::query_documents},
+                                                                {"key_documents", &Inputs::key_documents},
+                                                                {"dropout_keep", &Inputs::dropout_keep}};
   static constexpr Name<Inputs, View<const int32_t>> kIntegers[] = {
       {"key_lengths", &Inputs::key_lengths},
       {"query_offset", &Inputs::query_offset},
@@ -128,19 +132,17 @@ Inputs inputs_of(const nb::dict& tensors, std::optional<uint64_t> dropout_seed, 
 
 Outputs outputs_of(const nb::dict& tensors, Arrays& arrays) {
   static constexpr Name<Outputs, View<void>> kTensors[] = {{"out", &Outputs::out},
-                                                            {"lse", &Outputs::lse},
-                                                            {"row_max", &Outputs::row_max},
-                                                            {"row_sum", &Outputs::row_sum},
-                                                            {"weights", &Outputs::weights},
-                                                            {"raw_scores", &Outputs::raw_scores},
-                                                            {"modified_scores", &Outputs::modified_scores},
-                                                            {"masked_scores", &Outputs::masked_scores}};
-  static constexpr Name<RowStatistics, View<float>> kFloats[] = {{"entropy", &RowStatistics::entropy},
-                                                                 {"effective_keys", &RowStatistics::effective_keys},
-                                                                 {"max_weight", &RowStatistics::max_weight},
-                                                                 {"mean_distance", &RowStatistics::mean_distance},
-                                                                 {"sink_share", &RowStatistics::sink_share},
-                                                                 {"top_weights", &RowStatistics::top_weights}};
+                                                           {"lse", &Outputs::lse},
+                                                           {"row_max", &Outputs::row_max},
+                                                           {"row_sum", &Outputs::row_sum},
+                                                           {"weights", &Outputs::weights},
+                                                           {"raw_scores", &Outputs::raw_scores},
+                                                           {"modified_scores", &Outputs::modified_scores},
+                                                           {"masked_scores", &Outputs::masked_scores}};
+  static constexpr Name<RowStatistics, View<float>> kFloats[] = {
+      {"entropy", &RowStatistics::entropy},       {"effective_keys", &RowStatistics::effective_keys},
+      {"max_weight", &RowStatistics::max_weight}, {"mean_distance", &RowStatistics::mean_distance},
+      {"sink_share", &RowStatistics::sink_share}, {"top_weights", &RowStatistics::top_weights}};
   static constexpr Name<RowStatistics, View<int32_t>> kIntegers[] = {{"max_index", &RowStatistics::max_index},
                                                                      {"visible_keys", &RowStatistics::visible_keys},
                                                                      {"top_indices", &RowStatistics::top_indices}};
@@ -169,11 +171,11 @@ Upstream upstream_of(const nb::dict& tensors, Arrays& arrays) {
 
 Gradients gradients_of(const nb::dict& tensors, bool add, Arrays& arrays) {
   static constexpr Name<Gradients, View<void>> kTensors[] = {{"query", &Gradients::dquery},
-                                                              {"key", &Gradients::dkey},
-                                                              {"value", &Gradients::dvalue},
-                                                              {"bias", &Gradients::dbias},
-                                                              {"alibi_slopes", &Gradients::dalibi_slopes},
-                                                              {"sinks", &Gradients::dsinks}};
+                                                             {"key", &Gradients::dkey},
+                                                             {"value", &Gradients::dvalue},
+                                                             {"bias", &Gradients::dbias},
+                                                             {"alibi_slopes", &Gradients::dalibi_slopes},
+                                                             {"sinks", &Gradients::dsinks}};
   Gradients g;
   g.add = add;
   each(tensors, [&](std::string_view name, nb::handle array) {

@@ -38,8 +38,8 @@ void forward_on(const Attention& a, const nb::dict& inputs, const nb::dict& outp
   run(operations(in), [&](const Call& call) { forward(a, in, out, call); });
 }
 
-void backward_on(const Attention& a, const nb::dict& inputs, const nb::dict& upstream, const nb::dict& gradients, Seed seed,
-                 bool add) {
+void backward_on(const Attention& a, const nb::dict& inputs, const nb::dict& upstream, const nb::dict& gradients,
+                 Seed seed, bool add) {
   Arrays arrays;
   const Inputs in = inputs_of(inputs, seed, arrays);
   const Upstream up = upstream_of(upstream, arrays);
@@ -48,8 +48,8 @@ void backward_on(const Attention& a, const nb::dict& inputs, const nb::dict& ups
 }
 
 /// The sums that observe() makes: weights received by each key, the largest and the mean of each cell.
-void observe_on(const Attention& a, const nb::dict& inputs, const nb::dict& sums, nb::handle received, nb::handle largest,
-                nb::handle mean, int cell) {
+void observe_on(const Attention& a, const nb::dict& inputs, const nb::dict& sums, nb::handle received,
+                nb::handle largest, nb::handle mean, int cell) {
   Arrays arrays;
   const Inputs in = inputs_of(inputs, {}, arrays);
   const Upstream left = upstream_of(sums, arrays);
@@ -59,8 +59,8 @@ void observe_on(const Attention& a, const nb::dict& inputs, const nb::dict& sums
   if (const auto v = arrays.write("received", received)) observers.emplace_back(all.emplace(v.as<double>()));
   const auto largest_view = arrays.write("largest", largest), mean_view = arrays.write("mean", mean);
   if (largest_view || mean_view)
-    observers.emplace_back(pyramid.emplace(largest_view.as<float>(), mean_view.as<float>(), in.query.shape[2],
-                                           in.key.shape[2], cell));
+    observers.emplace_back(
+        pyramid.emplace(largest_view.as<float>(), mean_view.as<float>(), in.query.shape[2], in.key.shape[2], cell));
   run(operations(in), [&](const Call& call) { observe(a, in, {left.row_max, left.row_sum}, observers, call); });
 }
 
@@ -132,8 +132,9 @@ NB_MODULE(_core, m) {
   translate_errors();
   m.attr("__version__") = QKV_VERSION_STRING;
   nb::class_<Attention>(m, "Formula", "The formula of an attention, read from its text.")
-      .def("__init__", [](Attention* self, const std::string& text) { new (self) Attention(Attention::parse(text)); },
-           "text"_a)
+      .def(
+          "__init__", [](Attention* self, const std::string& text) { new (self) Attention(Attention::parse(text)); },
+          "text"_a)
       .def_prop_ro("text", &Attention::text)
       .def_prop_ro("scale", [](const Attention& a) { return a.scale(); })
       .def_prop_ro("dropout", [](const Attention& a) { return a.dropout(); })

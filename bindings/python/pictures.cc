@@ -123,8 +123,7 @@ class Picture {
     return cli::find_tokens(options_.tokens, batch, layer.queries(), layer.keys());
   }
   std::string see(const cli::SeeOptions& o, const cli::Screen& screen) {
-    return work(operations_,
-                [&] { return cli::see_text(o, layers_, tokens_of(layers_.front(), o.batch), screen); });
+    return work(operations_, [&] { return cli::see_text(o, layers_, tokens_of(layers_.front(), o.batch), screen); });
   }
 
   /// Without the interpreter's lock; threads that share a picture wait for each other.
@@ -196,11 +195,12 @@ std::optional<std::pair<std::string, bool>> dump_name(const std::string& name) {
 
 void add_pictures(nb::module_& m) {
   nb::class_<Paper>(m, "Paper")
-      .def("__init__",
-           [](Paper* self, bool terminal, bool unicode, int columns, int lines, const std::string& color) {
-             new (self) Paper{terminal, unicode, columns, lines, color};
-           },
-           "terminal"_a, "unicode"_a, "columns"_a, "lines"_a, "color"_a);
+      .def(
+          "__init__",
+          [](Paper* self, bool terminal, bool unicode, int columns, int lines, const std::string& color) {
+            new (self) Paper{terminal, unicode, columns, lines, color};
+          },
+          "terminal"_a, "unicode"_a, "columns"_a, "lines"_a, "color"_a);
   nb::class_<Picture>(m, "Picture")
       .def(nb::init<const std::string&, int, int64_t, std::optional<int64_t>, int, const std::string&, Lists, Lists>(),
            "title"_a, "head"_a, "query"_a, "batch"_a.none(), "top"_a, "colors"_a, "query_tokens"_a, "key_tokens"_a)
