@@ -8,6 +8,7 @@ import importlib.metadata
 import inspect
 import pathlib
 import pkgutil
+import re
 import typing
 
 import numpy as np
@@ -55,3 +56,12 @@ def test_importing_it_does_not_import_pytorch() -> None:
 
     code = "import qkv, sys; assert not {'torch', 'transformers', 'jax'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_example_of_the_readme_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = pathlib.Path(__file__).parents[3] / "README.md"
+    blocks = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    monkeypatch.chdir(tmp_path)
+    exec(blocks[0], {})
+    assert (tmp_path / "page.html").stat().st_size > 10_000
