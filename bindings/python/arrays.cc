@@ -4,7 +4,8 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <array>
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "qkv/error.h"
@@ -28,6 +29,26 @@ std::optional<DType> type_of(nb::dlpack::dtype type) {
   for (const Row& r : kRows)
     if (type.lanes == 1 && type.code == uint8_t(r.code) && type.bits == r.bits) return r.type;
   return std::nullopt;
+}
+
+/// DLPack's table of C functions, of version 1, as far as it is used: borrows a tensor without a call of Python.
+struct Exchange {
+  uint32_t major, minor;
+  const Exchange* previous;
+  void* managed[3];
+  int (*borrow)(void* object, nb::dlpack::dltensor* out);
+};
+
+/// What the array's own table says of it; false where it has none, or does not want to. NumPy's arrays have none.
+bool borrow(nb::handle array, nb::dlpack::dltensor& out) {
+  if (PyObject_CheckBuffer(array.ptr())) return false;
+  const nb::object capsule = nb::steal(PyObject_GetAttrString(array.type().ptr(), "__dlpack_c_exchange_api__"));
+  const auto* exchange =
+      capsule ? static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api")) : nullptr;
+  while (exchange && exchange->major > 1) exchange = exchange->previous;
+  if (exchange && exchange->major == 1 && exchange->borrow(array.ptr(), &out) == 0) return true;
+  PyErr_Clear();
+  return false;
 }
 
 std::string name_of_type(nb::handle array) { return nb::cast<std::string>(nb::str(array.type().attr("__name__"))); }
@@ -56,6 +77,23 @@ View<const int32_t> integers(Arrays& arrays, std::string_view name, nb::handle a
   return v.as<const int32_t>();
 }
 
+template <class Void>
+View<Void> view_of(std::string_view name, Void* data, std::optional<DType> type, std::span<const int64_t> shape,
+                   const int64_t* strides) {
+  if (!type) throw DtypeError(std::string(name) + " has elements of a type that qkv does not know; convert it to float32");
+  if (shape.empty() || shape.size() > size_t{kMaxRank})
+    throw ShapeError(std::string(name) + " has " + std::to_string(shape.size()) + " axes, expected 1 to 4");
+  View<Void> v;
+  v.dtype = *type;
+  v.rank = int(shape.size());
+  for (size_t n = 0; n < size_t{kMaxRank}; ++n) {
+    v.shape[n] = n < shape.size() ? shape[n] : 1;
+    v.strides[n] = n < shape.size() ? strides[n] : 0;
+  }
+  v.data = data;
+  return v;
+}
+
 [[noreturn]] void unknown(const char* what, std::string_view name) {
   throw OptionError(std::string(what) + " '" + std::string(name) + "' does not exist");
 }
@@ -66,6 +104,12 @@ template <class Array> auto Arrays::view(std::string_view name, nb::handle array
   using Void = std::conditional_t<std::is_same_v<Array, nb::ndarray<nb::ro, nb::device::cpu>>, const void, void>;
   View<Void> v;
   if (array.is_none()) return v;
+  nb::dlpack::dltensor borrowed;
+  if (borrow(array, borrowed) && borrowed.device.device_type == nb::device::cpu::value) {
+    objects_.push_back(nb::borrow(array));
+    void* data = static_cast<std::byte*>(borrowed.data) + borrowed.byte_offset;
+    return view_of<Void>(name, data, type_of(borrowed.dtype), {borrowed.shape, size_t(borrowed.ndim)}, borrowed.strides);
+  }
   bool is_bfloat16 = false;
   if (nb::isinstance<nb::tuple>(array)) {
     const auto [numbers, tag] = nb::cast<std::pair<nb::object, std::string>>(array);
@@ -80,19 +124,8 @@ template <class Array> auto Arrays::view(std::string_view name, nb::handle array
         " in the memory of the CPU: of NumPy, PyTorch, or anything that has __dlpack__ or the buffer protocol");
   std::optional<DType> type = type_of(a.dtype());
   if (is_bfloat16 && type == DType::kUInt16) type = DType::kBFloat16;
-  if (!type)
-    throw DtypeError(std::string(name) + " has elements of a type that qkv does not know; convert it to float32");
-  if (a.ndim() < 1 || a.ndim() > size_t{kMaxRank})
-    throw ShapeError(std::string(name) + " has " + std::to_string(a.ndim()) + " axes, expected 1 to 4");
-  v.dtype = *type;
-  v.rank = int(a.ndim());
-  for (size_t n = 0; n < size_t{kMaxRank}; ++n) {
-    v.shape[n] = n < a.ndim() ? int64_t(a.shape(n)) : 1;
-    v.strides[n] = n < a.ndim() ? a.stride(n) : 0;
-  }
-  v.data = a.data();
   kept_.emplace_back(a);
-  return v;
+  return view_of<Void>(name, a.data(), type, {a.shape_ptr(), a.ndim()}, a.stride_ptr());
 }
 
 View<const void> Arrays::read(std::string_view name, nb::handle array) {

@@ -24,6 +24,7 @@ class Arrays {
  private:
   template <class Array> auto view(std::string_view name, nb::handle array);
   std::vector<nb::ndarray<nb::ro>> kept_;
+  std::vector<nb::object> objects_;
 };
 
 /// The tensors of a call by their names in Inputs; other names are Inputs::parameters. `names` outlives the inputs.

@@ -129,6 +129,7 @@ void translate_errors() {
 }  // namespace
 
 NB_MODULE(_core, m) {
+  nb::set_leak_warnings(false);  // what PyTorch and caches keep until the end of the process is no fault
   translate_errors();
   m.attr("__version__") = QKV_VERSION_STRING;
   nb::class_<Attention>(m, "Formula", "The formula of an attention, read from its text.")

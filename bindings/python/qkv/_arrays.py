@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -14,13 +15,20 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 def is_torch(x: object) -> bool:
     """Whether x is a torch tensor. Does not import torch."""
+    if isinstance(x, np.ndarray):  # the other question takes long to deny
+        return False
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def dtype_name(x: Array) -> str:
     """'float32', 'bfloat16', 'bool', ..."""
-    return str(x.dtype).removeprefix("torch.")
+    return _numpy_name(x.dtype) if isinstance(x, np.ndarray) else str(x.dtype).removeprefix("torch.")
+
+
+@functools.cache
+def _numpy_name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
 
 
 _CPU = 1  # DLPack's number of that device
@@ -32,7 +40,7 @@ def accept(name: str, x: Any, kind: str = "np.float32") -> Array:
     Raises TypeError for lists and numbers, which would become an array of `kind`, and for tensors of another device.
     """
     if is_torch(x):
-        if x.device.type not in ("cpu", "meta"):
+        if not (x.is_cpu or x.is_meta):
             raise TypeError(f"{name} is on {x.device}, and qkv computes on CPUs; pass {name}.cpu()")
         return x
     if isinstance(x, (list, tuple, int, float, np.generic)):
@@ -75,8 +83,9 @@ def lend(x: Array | None) -> Any:
     if x is None:
         return None
     if is_torch(x):
-        return x.detach() if x.requires_grad else x
-    if x.dtype.name == "bfloat16":
+        x = x.detach() if x.requires_grad else x
+        return x.resolve_neg() if x.is_neg() else x  # memory of the opposite sign
+    if _numpy_name(x.dtype) == "bfloat16":
         return (x.view(np.uint16), "bfloat16")
     return x
 
@@ -84,8 +93,8 @@ def lend(x: Array | None) -> Any:
 def empty(like: Array, shape: tuple[int, ...], dtype: str | None = None) -> Array:
     """An array of the library that `like` is of, in C order; of its type, or another one by name."""
     if is_torch(like):
-        torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=like.dtype if dtype is None else getattr(torch, dtype))
+        kind = like.dtype if dtype is None else getattr(sys.modules["torch"], dtype)
+        return like.new_empty(shape, dtype=kind)
     return np.empty(shape, dtype=like.dtype if dtype is None else dtype)
 
 
@@ -99,22 +108,26 @@ def integers(name: str, x: Any, like: Array) -> Array:
 
     Raises TypeError where they are none, ValueError where they do not fit.
     """
-    if is_torch(x):
-        values = x
-    else:
-        values = np.atleast_1d(np.asarray(x))
-        if values.dtype == np.int32 or values.size == 0:
-            return _as_library_of(like, values.astype(np.int32, copy=False))
-    kind = dtype_name(values)
-    if not kind.startswith(("int", "uint")):
-        raise TypeError(f"{name} has type {kind}, expected whole numbers")
-    if is_torch(values):
-        if kind != "int32" and values.numel() and not is_traced(values) and int(values.abs().max()) >= 2**31:
-            raise ValueError(f"{name} holds numbers beyond int32")
-        return values.reshape(-1).int() if values.ndim == 0 else values.int()
+    if is_torch(like) and not isinstance(x, np.ndarray):
+        return _integers_of_torch(name, x)
+    values = np.atleast_1d(np.asarray(x))
+    if values.dtype == np.int32 or values.size == 0:
+        return _as_library_of(like, values.astype(np.int32, copy=False))
+    if values.dtype.kind not in "iu":
+        raise TypeError(f"{name} has type {values.dtype}, expected whole numbers")
     if values.size and (values.max() >= 2**31 or values.min() < -(2**31)):
         raise ValueError(f"{name} holds numbers beyond int32")
     return _as_library_of(like, values.astype(np.int32))
+
+
+def _integers_of_torch(name: str, x: Any) -> Array:
+    values = x if is_torch(x) else sys.modules["torch"].tensor(x)
+    kind = dtype_name(values)
+    if not kind.startswith(("int", "uint")):
+        raise TypeError(f"{name} has type {kind}, expected whole numbers")
+    if kind != "int32" and values.numel() and not is_traced(values) and int(values.abs().max()) >= 2**31:
+        raise ValueError(f"{name} holds numbers beyond int32")
+    return values.reshape(-1).int() if values.ndim == 0 else values.int()
 
 
 def _as_library_of(like: Array, values: Any) -> Array:

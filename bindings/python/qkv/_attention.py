@@ -140,9 +140,9 @@ def finish(p: Problem, return_lse: bool, return_weights: bool, return_stats: boo
         raise ValueError(f"top is {top}, expected 0 or more")
     wanted += ["top_weights", "top_indices"] if top else []
     if is_torch(p.query):
-        from . import torch as for_torch
+        from . import _operators
 
-        got = for_torch.run(p, wanted, top)
+        got = _operators.run(p, wanted, top)
     else:
         got = compute(p, wanted, top)
 
@@ -278,9 +278,9 @@ def merge(outs: list[Array], lses: list[Array], *, sinks: Array | None = None) -
     lses = [accept_floats("lse", x) for x in lses]
     sinks = None if sinks is None else accept_floats("sinks", sinks)
     if is_torch(outs[0]):
-        from . import torch as for_torch
+        from . import _operators
 
-        out, lse = for_torch.merge(outs, lses, sinks)
+        out, lse = _operators.merge(outs, lses, sinks)
     else:
         out, lse = empty(outs[0], tuple(outs[0].shape)), empty(lses[0], tuple(lses[0].shape))
         _core.merge([lend(x) for x in outs], [lend(x) for x in lses], lend(sinks), lend(out), lend(lse))

@@ -57,3 +57,13 @@ class Attention:
 
     def __reduce__(self) -> tuple[type[Attention], tuple[str]]:
         return Attention, (self.text,)
+
+
+def facts(formula: Attention | str) -> tuple[str, float]:
+    """The text of a formula, and its dropout."""
+    a = formula if isinstance(formula, Attention) else Attention(formula)
+    return a.text, a.dropout
+
+
+# torch.compile calls it instead of looking into it, as for torch.compiler.assume_constant_result, which imports a compiler.
+facts._dynamo_marked_constant = True  # type: ignore[attr-defined]

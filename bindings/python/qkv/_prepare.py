@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from ._arrays import Array, accept, accept_floats, dtype_name, empty, integers, is_torch, is_traced
-from ._formula import Attention
+from ._formula import Attention, facts
 
 Layout = Literal["bhld", "blhd"]
 
@@ -185,7 +185,7 @@ def fill(p: Problem, o: Options) -> None:
         words["weights"].append("zero_key")
     dropout = float(o.get("dropout", 0.0))
     if dropout != 0:
-        words["weights"].append(f"dropout:{dropout!r}")
+        words["weights"].append(f"dropout:{number(dropout)}")
 
     if given is None:
         p.formula = " | ".join(" ".join(w) for w in words.values() if w) or "softmax"
@@ -197,8 +197,7 @@ def fill(p: Problem, o: Options) -> None:
             t[name] = integers(keyword, x, q)
             if t[name].ndim == 0:
                 t[name] = t[name][None]
-    dropout = dropout if given is None else Attention(p.formula).dropout
-    training(p, o, dropout)
+    training(p, o, dropout if given is None else facts(given)[1])
 
 
 def training(p: Problem, o: Options, dropout: float) -> None:
@@ -237,16 +236,16 @@ def random_seed(like: Array) -> Any:
 
 def with_formula(given: Attention | str, words: dict[str, list[str]], o: Options) -> str:
     """The formula given, to which keywords may bring the tensors that it names, and nothing else."""
-    a = given if isinstance(given, Attention) else Attention(given)
-    known = {word.split(":")[0] for word in a.text.replace(" | ", " ").split(" ")}
+    text, _ = facts(given)
+    known = [word.split(":")[0] for word in text.replace(" | ", " ").split(" ")]
     for stage in words.values():
         for word in stage:
             if word.split(":")[0] not in known or ":" in word:
                 raise ValueError(
-                    f"attention={a.text!r} says what is computed, and a keyword adds '{word}' to it; write it into the "
+                    f"attention={text!r} says what is computed, and a keyword adds '{word}' to it; write it into the "
                     "text"
                 )
-    return a.text
+    return text
 
 
 # ---- single arguments ----
@@ -270,7 +269,7 @@ def is_number(x: object) -> bool:
 
 def number(x: Any) -> str:
     """As short as it reads back: the text form takes no more digits than a number has."""
-    return repr(float(x))
+    return f"{float(x)!r}"  # torch.compile knows this, and no call of repr
 
 
 def of_heads(name: str, x: Any, q: Array) -> Array:

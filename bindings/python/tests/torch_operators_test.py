@@ -1,0 +1,436 @@
+"""qkv.attention on tensors: derivatives, and what compiles, exports, maps and watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import qkv
+from torch import Tensor
+from torch.autograd import forward_ad, gradcheck
+from torch_cases import BATCH, CASES, HEADS, KEYS, QUERIES, VALUES, WIDTH, numbers
+from torch_oracle import random
+
+
+def outputs_of(case: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """out and lse, which is finite in the place of empty rows."""
+    attend = CASES[case].function(return_lse=True)
+
+    def function(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        out, lse = attend(*tensors)
+        return out, lse.where(lse > -torch.inf, 0.0)
+
+    return function
+
+
+# ---- gradients ----
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_the_differences(case: str) -> None:
+    assert gradcheck(outputs_of(case), CASES[case].tensors())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_by_weights_before_dropout_are_the_differences(case: str) -> None:
+    attend = CASES[case].function(return_weights=True)
+    q, k, v, *learned = CASES[case].tensors()
+    assert gradcheck(lambda q, k, *learned: attend(q, k, v, *learned).weights, (q, k, *learned))
+
+
+@pytest.mark.parametrize("packed", ["sinks", "bias", "dropout"])
+def test_gradients_of_packed_batches_are_the_differences(packed: str) -> None:
+    q, k, v = numbers(5, HEADS, WIDTH), numbers(7, 2, WIDTH, seed=1), numbers(7, 2, VALUES, seed=2)
+    more = {"sinks": numbers(HEADS), "bias": numbers(HEADS, 1, 4), "dropout": torch.tensor(0.0)}[packed]
+    options = {"dropout": 0.3, "training": True, "seed": 5} if packed == "dropout" else {}
+    starts = torch.tensor([0, 2, 5]), torch.tensor([0, 4, 7])
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Any:
+        learned = {} if packed == "dropout" else {packed: x}
+        return tuple(qkv.attention_varlen(q, k, v, *starts, return_lse=True, **learned, **options))
+
+    inputs = [x.requires_grad_() for x in (q, k, v, *([] if packed == "dropout" else [more]))]
+    assert gradcheck(lambda *x: attend(*x) if len(x) == 4 else attend(*x, more), inputs)
+
+
+@pytest.mark.parametrize("with_sinks", [True, False])
+def test_gradients_through_a_merge_are_the_differences(with_sinks: bool) -> None:
+    q, k, v, sinks = CASES["sinks"].tensors()
+
+    def in_parts(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Any:
+        parts = [qkv.attention(q, k[:, :, a:b], v[:, :, a:b], return_lse=True) for a, b in ((0, 2), (2, KEYS))]
+        return tuple(qkv.merge([p.out for p in parts], [p.lse for p in parts], sinks=sinks if with_sinks else None))
+
+    inputs = (q, k, v, sinks if with_sinks else sinks.detach())
+    assert gradcheck(in_parts, inputs)
+    whole = qkv.attention(q, k, v, sinks=sinks if with_sinks else None, return_lse=True)
+    for part, expected in zip(in_parts(*inputs), whole):
+        torch.testing.assert_close(part, expected)
+
+
+@pytest.mark.parametrize("needing", range(5))
+def test_only_what_needs_a_gradient_gets_one(needing: int) -> None:
+    case = CASES["everything"]
+    everything = case.tensors()
+    expected = torch.autograd.grad(case.function()(*everything).sum(), everything)[needing]
+    some = [x.detach().requires_grad_(n == needing) for n, x in enumerate(everything)]
+    case.function()(*some).sum().backward()
+    assert some[needing].grad is not None and some[needing].grad.equal(expected)
+    assert all(x.grad is None for n, x in enumerate(some) if n != needing)
+
+
+def test_gradients_of_one_output_alone() -> None:
+    q, k, v = CASES["plain"].tensors()
+    out, lse, weights = qkv.attention(q, k, v, return_lse=True, return_weights=True)
+    scores = (q @ k.repeat_interleave(2, 1).mT) / WIDTH**0.5
+    for got, expected in ((lse, scores.logsumexp(-1)), (weights, scores.softmax(-1))):
+        upstream = numbers(*got.shape)
+        ours = torch.autograd.grad(got, (q, k), upstream, retain_graph=True)
+        theirs = torch.autograd.grad(expected, (q, k), upstream, retain_graph=True)
+        for x, y in zip(ours, theirs):
+            torch.testing.assert_close(x, y)
+    with pytest.raises(RuntimeError, match="One of the differentiated Tensors"):
+        torch.autograd.grad(lse.sum(), v)
+
+
+def test_statistics_have_no_gradient() -> None:
+    q, k, v = CASES["plain"].tensors()
+    got = qkv.attention(q, k, v, return_stats=True, top=2)
+    assert got.out.requires_grad
+    assert not any(x.requires_grad for x in (*got.stats, *got.top))
+
+
+def test_parameters_learn() -> None:
+    sinks = torch.nn.Parameter(torch.zeros(HEADS))
+    q, k, v = (torch.nn.Parameter(x.detach().float()) for x in CASES["plain"].tensors())
+    step = torch.optim.SGD([q, k, v, sinks], lr=0.1)
+    losses = []
+    for _ in range(5):
+        step.zero_grad()
+        loss = (qkv.attention(q, k, v, sinks=sinks) - 1).square().mean()
+        loss.backward()
+        step.step()
+        losses.append(loss.item())
+    assert losses == sorted(losses, reverse=True) and sinks.abs().min() > 0
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(mode: Callable[[], Any]) -> None:
+    case = CASES["everything"]
+    tensors = case.tensors()
+    expected = case.function(return_weights=True)(*tensors)
+    with mode():
+        got = case.function(return_weights=True)(*tensors)
+    for x, y in zip(got, expected):
+        assert not x.requires_grad and x.equal(y.detach())
+
+
+def test_there_is_no_second_derivative() -> None:
+    case = CASES["everything"]
+    tensors = case.tensors()
+    for function in (case.function(), case.function(return_weights=True)):
+        made = function(*tensors)
+        made = made if isinstance(made, Tensor) else made.weights
+        (gradient,) = torch.autograd.grad(made.square().sum(), tensors[0], create_graph=True)
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            gradient.sum().backward()
+    outs, lses = [numbers(1, 2, 3, 4).requires_grad_()], [numbers(1, 2, 3)]
+    (gradient,) = torch.autograd.grad(qkv.merge(outs, lses).out.square().sum(), outs, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        gradient.sum().backward()
+
+
+def test_derivatives_in_forward_mode_are_refused() -> None:
+    q, k, v = (x.detach() for x in CASES["plain"].tensors())
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        qkv.attention(q, k, forward_ad.make_dual(v, v))
+    for transform in (torch.func.jacfwd, torch.func.hessian):
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            transform(lambda q: qkv.attention(q, k, v).sum())(q)
+    with forward_ad.dual_level():
+        qkv.attention(q, k, v)
+    lse = numbers(1, 2, 3)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda out: qkv.merge([out], [lse]).out, (numbers(1, 2, 3, 4),), (numbers(1, 2, 3, 4),))
+
+
+# ---- dropout ----
+
+
+def test_the_generator_of_pytorch_repeats_dropout() -> None:
+    q, k, v = CASES["plain"].tensors()
+    options = {"dropout": 0.5, "training": True}
+    torch.manual_seed(6)
+    out, other = (qkv.attention(q, k, v, **options) for _ in range(2))
+    torch.manual_seed(6)
+    assert qkv.attention(q, k, v, **options).equal(out)
+    assert not out.equal(other)
+
+
+# ---- operators ----
+
+ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "forward": lambda: (CASES["plain"].tensors(), "query,key,value", "softmax", None, False),
+    "forward with dropout": lambda: (CASES["sinks"].tensors(), "query,key,value,sinks", SINKS, torch.tensor([3]), True),
+    "backward": lambda: (
+        CASES["plain"].tensors(),
+        [*of_rows()],
+        "query,key,value",
+        "dout,out,lse",
+        "softmax",
+        None,
+        "key,query",
+    ),
+    "weights": lambda: (CASES["sinks"].tensors(), "query,key,value,sinks", "sink_softmax"),
+    "look": lambda: (
+        [x.detach() for x in CASES["plain"].tensors()],
+        "query,key,value",
+        "softmax",
+        "entropy,top_indices",
+        2,
+    ),
+    "merge": lambda: ([numbers(1, 2, 3, 4).requires_grad_()] * 2, [numbers(1, 2, 3).requires_grad_()] * 2, numbers(2)),
+    "merge_backward": lambda: (
+        [numbers(1, 2, 3, 4)],
+        [numbers(1, 2, 3)],
+        numbers(2),
+        numbers(1, 2, 3, 4),
+        numbers(1, 2, 3),
+    ),
+}
+SINKS = "sink_softmax dropout:0.5"
+
+
+def of_rows() -> tuple[Tensor, Tensor, Tensor]:
+    """dout, out, lse."""
+    made = qkv.attention(*CASES["plain"].tensors(), return_lse=True)
+    return numbers(*made.out.shape), made.out.detach(), made.lse.detach()
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_operators_keep_the_rules_of_pytorch(name: str) -> None:
+    operator = getattr(torch.ops.qkv, name.split(" ", maxsplit=1)[0]).default
+    torch.library.opcheck(operator, ARGUMENTS[name]())
+
+
+# ---- compilers ----
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    torch.compiler.reset()
+    made: Callable[..., Any] = torch.compile(function, fullgraph=True, backend="aot_eager", **options)
+    return made
+
+
+def assert_same(got: Any, expected: Any) -> None:
+    for x, y in zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(expected), strict=True):
+        assert x.equal(y) and x.stride() == y.stride()
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if not name.startswith("bias")] + ["bias 1 4 3 1"])
+def test_it_compiles(case: str) -> None:
+    function, tensors = outputs_of(case), CASES[case].tensors()
+    got, expected = compiled(function)(*tensors), function(*tensors)
+    assert_same(got, expected)
+    upstream = [numbers(*x.shape, seed=3) for x in expected]
+    assert_same(torch.autograd.grad(got, tensors, upstream), torch.autograd.grad(expected, tensors, upstream))
+
+
+def test_everything_that_may_be_asked_for_compiles() -> None:
+    tensors = CASES["sinks"].tensors()
+    function = CASES["sinks"].function(return_lse=True, return_weights=True, return_stats=True, top=2)
+    got, expected = compiled(function)(*tensors), function(*tensors)
+    assert_same(got, expected)
+    upstream = numbers(*expected.weights.shape)
+    inputs = [tensors[0], tensors[1], tensors[3]]
+    assert_same(
+        torch.autograd.grad(got.weights, inputs, upstream), torch.autograd.grad(expected.weights, inputs, upstream)
+    )
+
+
+def test_a_compiled_function_draws_anew_and_repeats_with_the_seed() -> None:
+    tensors = CASES["plain"].tensors()
+    function = compiled(CASES["plain"].function(dropout=0.5, training=True))
+    torch.manual_seed(6)
+    out, other = function(*tensors), function(*tensors)
+    torch.manual_seed(6)
+    assert function(*tensors).equal(out)
+    assert not out.equal(other)
+
+
+NUMBERS: dict[str, tuple[Callable[[Any], dict[str, Any]], list[Any]]] = {
+    "offset": (lambda n: {"causal": True, "q_offset": n}, [0, 1, 2, 5]),
+    "offsets": (lambda n: {"causal": True, "q_offset": [n, 1]}, [0, 1, 2, 5]),
+    "lengths": (
+        lambda n: {"kv_lengths": n},
+        [torch.tensor([1, 5]), torch.tensor([3, 2]), torch.tensor([0, 0], dtype=torch.int32)],
+    ),
+    "window": (lambda n: {"window": (n, 0), "align": "top_left"}, [-1, 0, 1, 2]),
+    "scale": (lambda n: {"scale": n}, [0.25, 0.5, 0.75, 2]),
+    "cap": (lambda n: {"softcap": n}, [1, 2, 3, 0.5]),
+    "formula": (
+        lambda n: {"attention": n},
+        ["softcap:2", "zero_key", qkv.Attention("causal align:top_left | scale:2")],
+    ),
+}
+
+
+@pytest.mark.parametrize("option", NUMBERS)
+def test_a_compiled_function_takes_other_numbers(option: str) -> None:
+    options, values = NUMBERS[option]
+    q, k, v = CASES["plain"].tensors()
+    function = compiled(lambda q, k, v, n: qkv.attention(q, k, v, **options(n)))
+    for n in values:
+        assert_same(function(q, k, v, n), qkv.attention(q, k, v, **options(n)))
+
+
+def test_a_compiled_function_takes_other_sizes() -> None:
+    function = compiled(
+        lambda q, k: qkv.attention(q, k, k, causal=True, align="bottom_right", return_lse=True), dynamic=True
+    )
+    for b, h, n, s, d in ((1, 2, 3, 4, 5), (2, 2, 5, 9, 6), (3, 4, 1, 17, 2)):
+        q, k = random(b, h, n, d), random(b, h, s, d)
+        assert_same(function(q, k), qkv.attention(q, k, k, causal=True, align="bottom_right", return_lse=True))
+
+
+def test_packed_batches_and_merges_compile() -> None:
+    q, k = random(7, 4, 8), random(9, 2, 8)
+    cu_q, cu_k = torch.tensor([0, 3, 7]), torch.tensor([0, 4, 9])
+
+    def packed(*x: Tensor) -> Any:
+        return qkv.attention_varlen(*x, causal=True, align="bottom_right", return_lse=True)
+
+    assert_same(compiled(packed)(q, k, k, cu_q, cu_k), packed(q, k, k, cu_q, cu_k))
+
+    def merged(q: Tensor, k: Tensor) -> Any:
+        parts = [qkv.attention(q, part, part, return_lse=True) for part in k.split(2, -2)]
+        return qkv.merge([p.out for p in parts], [p.lse for p in parts])
+
+    q, k = random(1, 4, 3, 8), random(1, 4, 6, 8)
+    assert_same(compiled(merged)(q, k), merged(q, k))
+
+
+class Module(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sinks = torch.nn.Parameter(torch.ones(HEADS, dtype=torch.float64))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+        made: Tensor = qkv.attention(q, k, v, kv_lengths=lengths, sinks=self.sinks, softcap=3.0)
+        return made
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_it_exports(strict: bool) -> None:
+    q, k, v = (x.detach() for x in CASES["plain"].tensors())
+    arguments = (q, k, v, torch.tensor([3, 5]))
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(Module(), arguments, strict=strict, dynamic_shapes=[{0: batch}] * 4)
+    assert "qkv.forward" in str(program.graph)
+    for n in (1, 2):
+        some = [x[:n] for x in arguments]
+        assert program.module()(*some).equal(Module()(*some))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trace_is_no_picture_of_its_example() -> None:
+    q, k, v = (x.detach() for x in CASES["plain"].tensors())
+    traced = torch.jit.trace(CASES["plain"].function(), (q, k, v))
+    assert traced(2 * q, k, v).equal(qkv.attention(2 * q, k, v))
+
+
+# ---- transformations and modes ----
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, None, None), (None, 2, 1), (3, 0, None)], ids=str)
+def test_it_maps(in_dims: tuple[int | None, ...]) -> None:
+    sizes = [(BATCH, HEADS, QUERIES, WIDTH), (BATCH, 2, KEYS, WIDTH), (BATCH, 2, KEYS, VALUES)]
+    tensors = [
+        numbers(6, *s, seed=n).movedim(0, d or 0) if d is not None else numbers(*s)
+        for n, (s, d) in enumerate(zip(sizes, in_dims))
+    ]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return tuple(qkv.attention(q, k, v, causal=True, align="top_left", return_lse=True, return_weights=True))
+
+    got = torch.vmap(attend, in_dims)(*tensors)
+    for n in range(6):
+        one = attend(*(x if d is None else x.select(d, n) for x, d in zip(tensors, in_dims)))
+        assert_same([x[n] for x in got], list(one))
+
+
+def test_it_maps_over_gradients_and_the_other_way() -> None:
+    q, k, v = (x.detach() for x in CASES["plain"].tensors())
+    by_hand = torch.autograd.functional.jacobian(lambda q: qkv.attention(q, k, v), q)
+    for jacobian in (torch.func.jacrev(lambda q: qkv.attention(q, k, v))(q), vectorized(q, k, v)):
+        torch.testing.assert_close(jacobian, by_hand)
+    each = torch.func.vmap(torch.func.grad(lambda q, k, v: qkv.attention(q, k, v).square().sum()))(q, k, v)
+    q.requires_grad_()
+    (whole,) = torch.autograd.grad(qkv.attention(q, k, v).square().sum(), q)
+    torch.testing.assert_close(each, whole)
+
+
+def vectorized(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    return torch.autograd.functional.jacobian(lambda q: qkv.attention(q, k, v), q, vectorize=True)
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_dropout_in_a_map(randomness: str) -> None:
+    q = torch.ones(2, 1, 1, 64, 4)
+    function = torch.vmap(lambda q: qkv.attention(q, q, q, dropout=0.5, training=True), randomness=randomness)
+    first, second = function(q)
+    assert first.equal(second) == (randomness == "same")
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_takes_its_type(kind: torch.dtype) -> None:
+    q, k, v = (x.detach().float().requires_grad_() for x in CASES["plain"].tensors())
+    bias = torch.zeros(QUERIES, KEYS, requires_grad=True)
+    with torch.autocast("cpu", dtype=kind):
+        out = qkv.attention(q, k.to(kind), v, bias=bias)
+    assert out.dtype == kind
+    assert out.equal(qkv.attention(q.to(kind), k.to(kind), v.to(kind), bias=bias))
+    assert {x.dtype for x in torch.autograd.grad(out.sum(), (q, v, bias))} == {torch.float32}
+    wide = CASES["plain"].tensors()
+    with torch.autocast("cpu", dtype=kind):
+        assert qkv.attention(*wide).dtype == torch.float64
+
+
+def test_a_default_device_or_a_mode_of_fake_tensors_changes_nothing() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    q, k, v = (x.detach() for x in CASES["plain"].tensors())
+    with torch.device("meta"):
+        out = qkv.attention(q, k, v)
+    assert out.equal(qkv.attention(q, k, v))
+    with FakeTensorMode() as mode:
+        out = qkv.attention(*(mode.from_tensor(x) for x in (q, k, v)), layout="bhld")
+    assert out.shape == (BATCH, HEADS, QUERIES, VALUES)
+    assert qkv.attention(*(x.to("meta") for x in (q, k, v))).is_meta
+
+
+def test_a_mode_sees_the_operator() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Spy(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **kwargs or {})
+
+    with Spy():
+        qkv.attention(*(x.detach() for x in CASES["plain"].tensors()))
+    assert seen == ["qkv.forward.default"]
+
+
+class Tagged(torch.Tensor):
+    """A subclass that adds nothing."""
+
+
+def test_subclasses_stay_what_they_are() -> None:
+    q, k, v = (x.detach().as_subclass(Tagged) for x in CASES["plain"].tensors())
+    assert type(qkv.attention(q, k, v)) is Tagged
