@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from . import _core
@@ -14,6 +14,9 @@ from ._results import RESULTS, Gradients, Observation, Statistics, Top
 
 #: What _core.forward can write beside out: name of the output, and of its type where that is not the type of lse.
 INTEGERS = ("max_index", "visible_keys", "top_indices")
+
+#: Called after each `attention` with q, k, v, its options and out. `qkv.tap` adds itself here while it records.
+watchers: list[Callable[..., None]] = []
 
 
 def attention(
@@ -105,7 +108,10 @@ def attention(
         attention=attention,
         **unknown,
     )
-    return finish(prepare(q, k, v, options), return_lse, return_weights, return_stats, top)
+    result = finish(prepare(q, k, v, options), return_lse, return_weights, return_stats, top)
+    for watch in watchers:
+        watch(q, k, v, options, result.out if isinstance(result, tuple) else result)
+    return result
 
 
 def attention_varlen(

@@ -1,0 +1,315 @@
+"""Records what the attentions of a model compute while it runs, for pictures and comparisons."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import _attention
+from ._attention import attention, visible
+from ._prepare import prepare
+from ._tap_trace import Watch
+
+Choice = Sequence["int | str"] | Callable[[str], bool] | None
+
+
+@dataclass
+class Layer:
+    """One attention that ran: attention(q, k, v, **options) computes it again."""
+
+    name: str  #: of the module, as in model.named_modules()
+    run: int  #: how many attentions this module had recorded before
+    q: Tensor  #: {B, Hq, L, D}, as it met the keys: after rotary positions
+    k: Tensor  #: {B, Hkv, S, D}, with the keys of a cache
+    v: Tensor  #: {B, Hkv, S, Dv}
+    options: dict[str, Any]  #: keywords of `qkv.attention`: masks, causal, window, bias, scale, softcap, sinks, ...
+    out: Tensor | None  #: {B, Hq, L, Dv}; None where the model changed the weights by other means than dropout
+    dropout: float = 0.0  #: the probability that acted on out
+
+    def attend(self, **more: Any) -> Any:
+        """`qkv.attention` of this layer, without dropout; more: return_weights, return_stats, top, ..."""
+        return attention(self.q, self.k, self.v, **self.options, **more)
+
+    @property
+    def weights(self) -> Tensor:
+        """{B, Hq, L, S}"""
+        weights: Tensor = self.attend(return_weights=True).weights
+        return weights
+
+    @property
+    def mask(self) -> Tensor:
+        """{B, Hq, L, S}, bool: which keys each query sees. A bias of the lowest number hides as -inf does."""
+        seen: Tensor = visible(self.q, self.k, self.v, **self.options)
+        bias = self.options.get("bias")
+        return seen if bias is None else seen & (bias > torch.finfo(bias.dtype).min / 2)
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{n}={tuple(x.shape) if isinstance(x, Tensor) else x}" for n, x in self.options.items())
+        return f"Layer({self.name!r}, run={self.run}, q={tuple(self.q.shape)}, k={tuple(self.k.shape)}, {said})"
+
+
+class Record:
+    """The attentions that ran inside `qkv.tap`, in their order: a sequence of `Layer`."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    def __getitem__(self, at: int | str) -> Layer:
+        """The attention of this index, or the first of the module of this name."""
+        if isinstance(at, int):
+            return self.layers[at]
+        for layer in self.layers:
+            if layer.name == at:
+                return layer
+        raise KeyError(f"no attention of {at!r} was recorded; there are {', '.join(self.names()) or 'none'}")
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(layer.name for layer in self.layers))
+
+    def save(
+        self, path: str | os.PathLike[str], *, tokens: Sequence[Any] | None = None, run: int | None = None
+    ) -> None:
+        """Writes an .npz with layer0.q, ... and the .json beside it: `qkv see PATH` shows it, docs/dumps.md describes it.
+
+        tokens: a list of texts, or one for each batch entry. run: of modules that ran more than once, which of their runs.
+        Raises ValueError where nothing was recorded, or modules ran more than once and run is not said.
+        """
+        layers = self.layers if run is None else [layer for layer in self.layers if layer.run == run]
+        if not layers:
+            raise ValueError(f"save: no attention was recorded{'' if run is None else f' for run {run}'}")
+        if any(layer.run != layers[0].run for layer in layers):
+            again = max(self.layers, key=lambda layer: layer.run)
+            raise ValueError(f"save: {again.name} ran {again.run + 1} times; say which with run=0 to run={again.run}")
+        tensors, formula = said_by_tensors(layers)
+        write_dump(path, tensors, tokens=tokens, attention=formula)
+
+
+@contextlib.contextmanager
+def tap(
+    model: torch.nn.Module,
+    layers: Choice = None,
+    *,
+    runs: int | None = None,
+    detach: bool = True,
+    clone: bool = True,
+) -> Iterator[Record]:
+    """Records q, k, v, masks and outputs of every attention of a PyTorch or transformers model that runs inside.
+
+    Seen are F.scaled_dot_product_attention, nn.MultiheadAttention and what is made of it, any attn_implementation of
+    transformers, `qkv.attention`, and attention written out as products around a softmax. What torch.compile compiled runs
+    uncompiled meanwhile; the backward pass is not looked at.
+
+    layers: only these: their indices in the order in which they first run, names, patterns such as "encoder.*.3.*", or a
+        function of the name. runs: only so many of each. Everything that is recorded stays in memory.
+    detach: without the graph of gradients. clone: copies, so that what the model later writes in place is not seen.
+
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    >>> with tap(layer) as record:
+    ...     _ = layer(torch.ones(1, 5, 8))
+    >>> record[0].name, tuple(record[0].q.shape)
+    ('self_attn', (1, 2, 5, 4))
+    """
+    record = Record()
+    recorder = Recorder(record, layers, runs, detach, clone)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(recorder.names_of(model))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        _attention.watchers.append(recorder.seen_here)
+        stack.callback(_attention.watchers.remove, recorder.seen_here)
+        stack.enter_context(Watch(recorder.seen))
+        yield record
+
+
+class Recorder:
+    """Chooses, names and keeps what is seen."""
+
+    def __init__(self, record: Record, layers: Choice, runs: int | None, detach: bool, clone: bool) -> None:
+        self.record, self.layers, self.runs = record, layers, runs
+        self.detach, self.clone = detach, clone
+        self.inside: list[tuple[str, torch.nn.Module]] = []  # modules that run now, the innermost last
+        self.counts: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def names_of(self, model: torch.nn.Module) -> Iterator[None]:
+        """Knows which module of the model runs."""
+
+        def enter(name: str) -> Callable[..., None]:
+            return lambda module, *_: self.inside.append((name, module))
+
+        def leave(*_: Any) -> None:
+            self.inside.pop()
+
+        handles = []
+        try:
+            for name, module in model.named_modules():
+                handles.append(module.register_forward_pre_hook(enter(name)))
+                handles.append(module.register_forward_hook(leave, always_call=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def seen_here(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], out: Tensor) -> None:
+        """A call of `qkv.attention`."""
+        if not isinstance(q, Tensor):
+            return
+        said = {n: x for n, x in options.items() if n not in UNSAID and not is_default(n, x)}
+        dropout = float(options.get("dropout", 0.0)) if options.get("training") else 0.0
+        if options.get("layout") == "blhd":
+            q, k, v, out = (x.transpose(-3, -2) for x in (q, k, v, out))
+        self.seen(q, k, v, said, out, dropout)
+
+    def seen(
+        self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], out: Tensor | None, dropout: float
+    ) -> None:
+        if torch._C._current_graph_task_id() != -1 or not self.inside:  # the backward pass computes a checkpoint again
+            return
+        name, module = self.inside[-1]
+        run = self.counts.get(name, 0)
+        self.counts[name] = run + 1
+        if not self.chosen(name) or self.runs is not None and run >= self.runs:
+            return
+        q, k, v, out, options = with_four_axes(q, k, v, out, options, getattr(module, "num_heads", None))
+        kept = {n: self.kept(x) for n, x in options.items()}
+        q, k, v = self.kept(q), self.kept(k), self.kept(v)
+        self.record.layers.append(Layer(name, run, q, k, v, kept, self.kept(out), dropout))
+
+    def chosen(self, name: str) -> bool:
+        if self.layers is None:
+            return True
+        if callable(self.layers):
+            return bool(self.layers(name))
+        at = list(self.counts).index(name)
+        return any(x == at if isinstance(x, int) else fnmatch.fnmatchcase(name, x) for x in self.layers)
+
+    def kept(self, x: Any) -> Any:
+        if isinstance(x, tuple):
+            return tuple(self.kept(y) for y in x)
+        if not isinstance(x, Tensor):
+            return x
+        x = x.detach() if self.detach else x
+        return x.clone() if self.clone else x
+
+
+#: Keywords of `qkv.attention` that a record does not need.
+UNSAID = {"layout", "dropout", "dropout_keep", "seed", "training"}
+DEFAULTS = {"causal": False, "window": (-1, -1), "zero_key": False, "heads": "grouped"}
+
+
+def is_default(name: str, x: Any) -> bool:
+    return x is None or name in DEFAULTS and not isinstance(x, Tensor) and x == DEFAULTS[name]
+
+
+def with_four_axes(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, options: dict[str, Any], heads: int | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, dict[str, Any]]:
+    """{B * H, L, D} as {B, H, L, D} where the module says how many heads it has, otherwise with a batch axis of 1."""
+    if q.ndim == 4:
+        return q, k, v, out, options
+    n = q.shape[0]
+    front = (n // heads, heads) if isinstance(heads, int) and heads > 0 and n % heads == 0 else (1, n)
+
+    def split(x: Any) -> Any:
+        if not isinstance(x, Tensor) or x.ndim != 3:
+            return x
+        return x.reshape(*front, *x.shape[1:]) if x.shape[0] == n else x[None]
+
+    return split(q), split(k), split(v), split(out), {name: split(x) for name, x in options.items()}
+
+
+# ---- files ----
+
+NAMES = {"query": "q", "key": "k", "value": "v", "query_offset": "q_offset"}
+
+
+def said_by_tensors(layers: list[Layer]) -> tuple[dict[str, Tensor], str]:
+    """The tensors of all layers by the names of dumps, and the formula that they share."""
+    problems = [prepare(layer.q, layer.k, layer.v, without_scale(layer.options)) for layer in layers]
+    if any(p.formula != problems[0].formula for p in problems):
+        problems = [prepare(layer.q, layer.k, layer.v, alike(layer, layers)) for layer in layers]
+    formula = problems[0].formula
+    if any(p.formula != formula for p in problems):
+        raise ValueError(
+            "save: some layers have sinks or another soft-cap than others; choose some with tap(model, layers=...)"
+        )
+    tensors: dict[str, Tensor] = {}
+    for n, (layer, problem) in enumerate(zip(layers, problems)):
+        for name, x in problem.tensors.items():
+            tensors[f"layer{n}.{NAMES.get(name, name)}"] = x
+        scale = layer.options.get("scale")
+        if isinstance(scale, (int, float)):
+            tensors[f"layer{n}.scale"] = torch.tensor([float(scale)], dtype=torch.float64)
+        if layer.out is not None and layer.dropout == 0:
+            tensors[f"layer{n}.out"] = layer.out
+    return tensors, formula
+
+
+def without_scale(options: dict[str, Any]) -> dict[str, Any]:
+    """Layers may differ in a scale that is one number: it is a tensor of the file."""
+    return {n: x for n, x in options.items() if n != "scale" or isinstance(x, Tensor)}
+
+
+def alike(layer: Layer, layers: list[Layer]) -> dict[str, Any]:
+    """The options of a layer with all patterns as one mask, so that layers with other patterns have the same formula."""
+    scores = {
+        n: x
+        for n, x in without_scale(layer.options).items()
+        if n in ("softcap", "sinks", "zero_key", "scale", "alibi_slopes")
+    }
+    of_heads = any(isinstance(x, Tensor) and x.ndim > 2 and x.shape[-3] > 1 for x in layer.options.values())
+    heads = slice(None) if of_heads else slice(1)
+    patterns = {n: x for n, x in layer.options.items() if n not in scores and n != "scale"}
+    keep = visible(layer.q[:, heads], layer.k[:, heads], layer.v[:, heads], **patterns)
+    more: dict[str, Any] = {n: layer.options[n] for n in ("heads",) if n in layer.options}
+    if any("alibi_slopes" in other.options for other in layers):  # positions matter beyond who sees whom
+        more |= {n: layer.options[n] for n in ("align", "q_offset", "key_start") if n in layer.options}
+    if any("bias" in other.options for other in layers):
+        more["bias"] = layer.options.get("bias", torch.zeros(1, 1, 1, 1))
+    return scores | more | {"keep_mask": keep}
+
+
+def write_dump(
+    path: str | os.PathLike[str], tensors: dict[str, Tensor], *, tokens: Sequence[Any] | None, attention: str
+) -> None:
+    """PATH.npz and PATH.json, each complete before it appears."""
+    name = os.fspath(path)
+    if not name.endswith(".npz"):
+        raise ValueError(f"save: {name!r} does not end in .npz")
+    beside: dict[str, Any] = {} if tokens is None else {"tokens": list(tokens)}
+    beside["attention"] = attention
+    if narrow := [n for n, x in tensors.items() if x.dtype == torch.bfloat16]:
+        beside["bfloat16"] = narrow
+    arrays = {n: (x.float() if x.dtype == torch.bfloat16 else x).detach().cpu().numpy() for n, x in tensors.items()}
+    with replaced(name) as numbers, replaced(name.removesuffix(".npz") + ".json") as text:
+        np.savez(numbers, allow_pickle=False, **arrays)
+        text.write((json.dumps(beside, ensure_ascii=False, indent=1) + "\n").encode())
+
+
+@contextlib.contextmanager
+def replaced(path: str) -> Iterator[Any]:
+    """A file that appears under its name when it is complete."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise

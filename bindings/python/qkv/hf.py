@@ -1,0 +1,178 @@
+"""Hugging Face transformers with qkv: attn_implementation="qkv".
+
+>>> import qkv.hf
+>>> qkv.hf.register()
+>>> model = AutoModel.from_pretrained(name, attn_implementation="qkv")  # doctest: +SKIP
+>>> model(**inputs, output_attentions=True).attentions                  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from ._attention import attention
+from ._hf_families import prepare_families
+from ._hf_masks import Words, make_mask, visible_words
+
+__all__ = ["attention_forward", "make_mask", "register"]
+
+
+def register(name: str = "qkv") -> None:
+    """Makes attn_implementation=name available to the models of transformers, for inference and training on the CPU.
+
+    Masks, windows, soft-caps, sinks, grouped heads, head masks, caches and packed sequences mean what they mean with "eager";
+    output_attentions=True gives the weights, before dropout, though transformers may warn that only "eager" does. A query
+    that sees no key, which is padding, gets 0.
+    Most models take it from set_attn_implementation(name) too; BERT and the like only when they are made. Models that compute
+    their attention themselves, such as T5, raise ValueError.
+    """
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, make_mask)
+    prepare_families(name, attend)
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    head_mask: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The attention function that transformers calls. query {B, Hq, L, D}, key and value {B, Hkv, S, D}.
+
+    Returns out {B, L, Hq, Dv}, and the weights {B, Hq, L, S} where output_attentions asks for them.
+    """
+    if head_mask is None and attention_mask is not None and is_head_mask(attention_mask, key):
+        attention_mask, head_mask = None, attention_mask
+        is_causal = bool(is_causal)
+    words = visible_words(module, query, key, attention_mask, is_causal, sliding_window)
+    words |= packed_words(words, query, key, kwargs)
+    return attend(
+        query,
+        key,
+        value,
+        words,
+        scale=scale_of(module, scaling, value),
+        softcap=softcap,
+        sinks=s_aux,
+        dropout=dropout,
+        head_mask=head_mask,
+        weights=asks_for_weights(kwargs),
+    )
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    words: Words,
+    *,
+    dropout: float = 0.0,
+    head_mask: Tensor | None = None,
+    weights: bool = False,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as transformers lays it out. words, options: keywords of `qkv.attention`."""
+    options |= words
+    layout: Any = {"layout": "blhd"}
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    looked: Tensor | None = None
+    if weights and torch.is_grad_enabled() and any(x.requires_grad for x in (query, key)):
+        # weights with gradients are the attention over a value of ones: row j of value is 1 at j
+        ones = torch.eye(key.shape[2], dtype=value.dtype)[None, :, None].expand(key.shape[0], -1, key.shape[1], -1)
+        looked = attention(q, k, ones, **options, **layout).transpose(1, 2)
+    if dropout > 0:
+        layout |= {"dropout": dropout, "training": True}
+    if weights and looked is None:
+        out, looked = attention(q, k, v, **options, **layout, return_weights=True)
+        looked = looked.to(query.dtype)
+    else:
+        out = attention(q, k, v, **options, **layout)
+    if head_mask is not None:
+        of_heads = head_factors(head_mask)
+        out = out * of_heads.transpose(1, 2)
+        looked = None if looked is None else looked * of_heads
+    return out, looked
+
+
+# ---- the rest ----
+
+
+def packed_words(words: Words, query: Tensor, key: Tensor, kwargs: dict[str, Any]) -> Words:
+    """Documents for sequences packed one after the other, which cu_seq_lens_q and cu_seq_lens_k delimit."""
+    ends, ends_of_keys = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
+    if ends is None:
+        return {}
+    n = query.shape[2]
+    if ends_of_keys is not None and not torch.equal(ends, ends_of_keys):
+        raise ValueError("cu_seq_lens_q and cu_seq_lens_k differ: packed sequences over a cache are not supported")
+    if query.shape[0] != 1 or key.shape[2] != n or int(ends[-1]) != n:
+        raise ValueError(f"cu_seq_lens_q ends with {int(ends[-1])}, expected {n}, the length of one packed row")
+    ids = torch.bucketize(torch.arange(n), ends[1:].to(torch.int64), right=True)[None]
+    if "document_ids" in words:  # the same document by both
+        of_queries, of_keys = words["document_ids"]
+        both = torch.stack([torch.cat([of_queries, of_keys], 1)[0].long(), ids.repeat(1, 2)[0]])
+        ids = torch.unique(both, dim=1, return_inverse=True)[1][None]
+        return {"document_ids": (ids[:, :n], ids[:, n:])}
+    return {"document_ids": ids}
+
+
+def is_head_mask(mask: Tensor, key: Tensor) -> bool:
+    """Whether this is no mask of keys: ViT and others pass their head mask, {1, Hq, 1, 1} of numbers, in its place."""
+    return (
+        isinstance(mask, Tensor)
+        and mask.ndim == 4
+        and mask.is_floating_point()
+        and mask.shape[2:] == (1, 1) < (1, key.shape[2])
+    )
+
+
+def head_factors(head_mask: Tensor) -> Tensor:
+    """{1 or B, Hq, 1, 1}, by which weights are multiplied after the softmax."""
+    factors = head_mask.view(1, -1, 1, 1) if head_mask.ndim == 1 else head_mask
+    if factors.ndim != 4 or factors.shape[2:] != (1, 1):
+        raise ValueError(
+            f"head_mask has shape {tuple(head_mask.shape)}, expected one number a head: {{Hq}} or {{B, Hq, 1, 1}}"
+        )
+    return factors
+
+
+def scale_of(module: torch.nn.Module, scaling: float | None, value: Tensor) -> float | None:
+    """The factor of the scores. GPT-2 and Decision Transformer keep theirs in the module."""
+    if scaling is not None:
+        return float(scaling)
+    if not hasattr(module, "scale_attn_weights"):
+        return None
+    scale = float(value.shape[-1]) ** -0.5 if module.scale_attn_weights else 1.0
+    return scale / (int(module.layer_idx) + 1) if module.scale_attn_by_inverse_layer_idx else scale  # type: ignore[arg-type]
+
+
+def asks_for_weights(kwargs: dict[str, Any]) -> bool:
+    """Whether output_attentions is on. Where the module does not pass it, the nearest caller that has it says."""
+    told = kwargs.get("output_attentions")
+    if told is not None or torch.compiler.is_compiling():
+        return bool(told)
+    frame = sys._getframe(2)
+    while frame is not None:
+        names = frame.f_code.co_varnames + frame.f_code.co_cellvars
+        if "output_attentions" in names:
+            told = frame.f_locals.get("output_attentions")
+            if isinstance(told, bool):
+                return told
+        elif "recordable_keys" in names:  # what transformers' check_model_inputs records
+            return bool(frame.f_locals.get("recordable_keys", {}).get("output_attentions"))
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
