@@ -80,7 +80,8 @@ View<const int32_t> integers(Arrays& arrays, std::string_view name, nb::handle a
 template <class Void>
 View<Void> view_of(std::string_view name, Void* data, std::optional<DType> type, std::span<const int64_t> shape,
                    const int64_t* strides) {
-  if (!type) throw DtypeError(std::string(name) + " has elements of a type that qkv does not know; convert it to float32");
+  if (!type)
+    throw DtypeError(std::string(name) + " has elements of a type that qkv does not know; convert it to float32");
   if (shape.empty() || shape.size() > size_t{kMaxRank})
     throw ShapeError(std::string(name) + " has " + std::to_string(shape.size()) + " axes, expected 1 to 4");
   View<Void> v;
@@ -108,7 +109,8 @@ template <class Array> auto Arrays::view(std::string_view name, nb::handle array
   if (borrow(array, borrowed) && borrowed.device.device_type == nb::device::cpu::value) {
     objects_.push_back(nb::borrow(array));
     void* data = static_cast<std::byte*>(borrowed.data) + borrowed.byte_offset;
-    return view_of<Void>(name, data, type_of(borrowed.dtype), {borrowed.shape, size_t(borrowed.ndim)}, borrowed.strides);
+    return view_of<Void>(name, data, type_of(borrowed.dtype), {borrowed.shape, size_t(borrowed.ndim)},
+                         borrowed.strides);
   }
   bool is_bfloat16 = false;
   if (nb::isinstance<nb::tuple>(array)) {

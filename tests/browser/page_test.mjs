@@ -405,8 +405,8 @@ await test('inside another page, as a notebook shows it, it draws, begins with w
   const frame = page.frames()[1];
   await painted(frame);
   equal(await frame.locator('#scale').inputValue(), 'lift', 'scale');
-  await frame.locator('#map').click();
-  expect((await frame.locator('#readout').textContent()).startsWith('Pinned'), 'a click pins');
+  await frame.locator('#canvas').click();
+  await frame.locator('#unpin').waitFor();
   await frame.locator('#help-open').click();
   await frame.locator('#help-close').click();
   return page;

@@ -46,9 +46,7 @@ def accept(name: str, x: Any, kind: str = "np.float32") -> Array:
     if isinstance(x, (list, tuple, int, float, np.generic)):
         raise TypeError(f"{name} is a {type(x).__name__}, expected an array; pass np.asarray({name}, dtype={kind})")
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name} is a masked array, whose mask qkv would not see; pass {name}.data, and the mask by its name"
-        )
+        raise TypeError(f"{name} is a masked array, whose mask qkv would not see; pass {name}.data, and the mask by its name")
     if not isinstance(x, np.ndarray):
         x = _shared(name, x)
     if any(step % x.itemsize for step in x.strides):

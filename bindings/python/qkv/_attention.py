@@ -110,7 +110,7 @@ def attention(
     )
     result = finish(prepare(q, k, v, options), return_lse, return_weights, return_stats, top)
     for watch in watchers:
-        watch(q, k, v, options, result.out if isinstance(result, tuple) else result)
+        watch(q, k, v, options, result.out if isinstance(result, tuple) else result)  # type: ignore[attr-defined]
     return result
 
 
@@ -201,9 +201,7 @@ def attention_backward(
     """
     p = prepare(q, k, v, options)
     if p.seed is not None and options.get("seed") is None:
-        raise ValueError(
-            "seed is None, and dropout is drawn by a seed; pass the one that `attention` had, also to `attention`"
-        )
+        raise ValueError("seed is None, and dropout is drawn by a seed; pass the one that `attention` had, also to `attention`")
 
     def inside(name: str, x: Any) -> Array:
         x = accept_floats(name, x)
@@ -284,9 +282,10 @@ def merge(outs: list[Array], lses: list[Array], *, sinks: Array | None = None) -
     lses = [accept_floats("lse", x) for x in lses]
     sinks = None if sinks is None else accept_floats("sinks", sinks)
     if is_torch(outs[0]):
-        from . import _operators
+        from . import _autograd, _operators
 
-        out, lse = _operators.merge(outs, lses, sinks)
+        _autograd.refuse_tangents([*outs, *lses, *([] if sinks is None else [sinks])])
+        out, lse = _operators.merge_parts(outs, lses, sinks)
     else:
         out, lse = empty(outs[0], tuple(outs[0].shape)), empty(lses[0], tuple(lses[0].shape))
         _core.merge([lend(x) for x in outs], [lend(x) for x in lses], lend(sinks), lend(out), lend(lse))

@@ -71,9 +71,7 @@ def save_dump(
 def _expect_name(name: str) -> None:
     known = _core.dump_name(name)
     if known is None:
-        raise ValueError(
-            f"save_dump: no tensor is called {name!r}; docs/dumps.md has the names: q, k, v, layer0.q, ..."
-        )
+        raise ValueError(f"save_dump: no tensor is called {name!r}; docs/dumps.md has the names: q, k, v, layer0.q, ...")
     if known[1]:
         return
     raise ValueError(f"save_dump: no tensor is called {name!r}; write {known[0]!r}, if that is meant")

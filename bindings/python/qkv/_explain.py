@@ -77,9 +77,7 @@ def explain(
     if v is None:
         del p.tensors["value"]
     b, _, n = p.rows()
-    texts = of_both_axes(
-        tokens, query_tokens, b, n, p.tensors["key"].shape[2], "align:bottom_right" in p.formula.split()
-    )
+    texts = of_both_axes(tokens, query_tokens, b, n, p.tensors["key"].shape[2], "align:bottom_right" in p.formula.split())
     tensors = {name: lend(x) for name, x in p.tensors.items()}
     return Explanation(
         _core.Explanation(parsed(p.formula), tensors, _loss(dout, p.layout, p.batched), batch, head, query, *texts), top

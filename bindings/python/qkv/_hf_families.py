@@ -1,4 +1,4 @@
-"""Model families of transformers that choose their attention by a table of classes, such as BERT, and those that have no choice."""
+"""Models of transformers that choose their attention by a table of classes, such as BERT, and those without a choice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def prepare_families(name: str, attend: Attend) -> None:
     def asked(self: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
         if requested_attention in names:
             prepare_family(type(self), requested_attention, names[requested_attention])
-        return original(self, requested_attention, *args, **kwargs)
+        return original(self, requested_attention, *args, **kwargs)  # type: ignore[no-any-return]
 
     asked.qkv_names = names  # type: ignore[attr-defined]
     PreTrainedModel.get_correct_attn_implementation = asked  # type: ignore[method-assign]
@@ -53,7 +53,7 @@ def prepare_family(model: type, name: str, attend: Attend) -> None:
         fused = table.get("sdpa")
         if name not in table and fused is not None and fused is not table.get("eager"):
             table[name] = adapted(fused, attend)
-    if tables and not all(name in table for table in tables) or not tables and computes_itself(module):
+    if (tables and not all(name in table for table in tables)) or (not tables and computes_itself(module)):
         raise ValueError(
             f"{model.__name__} computes its attention itself and takes no attn_implementation={name!r}; "
             'use attn_implementation="eager"'
@@ -70,7 +70,7 @@ def computes_itself(module: ModuleType) -> bool:
 
 def adapted(fused: Any, attend: Attend) -> Any:
     """A layer (or a function) that calls F.scaled_dot_product_attention, with `attend` in its place."""
-    run = fused.forward if isinstance(fused, type) else fused
+    run = fused.forward if isinstance(fused, type) else fused  # type: ignore[attr-defined]
     parameters = list(inspect.signature(run).parameters)
     at = parameters.index("output_attentions") if "output_attentions" in parameters else len(parameters)
 

@@ -37,13 +37,13 @@ class Mask(Tensor):
             self._dense = visible(q, k, k, **self.words)
         return self._dense
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Mask({tuple(self.shape)}, {self.words})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         name = operator.overloadpacket.__name__
         if name in ADDING and any(isinstance(x, Tensor) and x.is_floating_point() for x in args):
             raise ValueError(  # a TypeError would be replaced by Python's own about operands of +
@@ -67,7 +67,7 @@ COPIES = {"index", "clone", "_to_copy", "repeat"}
 def mask_of(shape: tuple[int, ...], words: Words | None, dense: Tensor | None = None) -> Mask:
     """A mask that is said by words, or is there."""
     device = "cpu" if dense is None else dense.device
-    mask: Mask = Tensor._make_wrapper_subclass(Mask, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
+    mask: Mask = Tensor._make_wrapper_subclass(Mask, shape, dtype=torch.bool, device=device)  # type: ignore[arg-type]
     mask.words, mask._dense = words, dense
     return mask
 
@@ -86,7 +86,7 @@ def make_mask(
     attention_mask: bool {B, keys so far}, false: padding. Returns bool {B, 1, L, kv_length}, a `Mask` where nothing is traced.
     """
     shape, words = (batch_size, 1, cache_position.shape[0], kv_length), None
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or type(cache_position) is not Tensor  # type: ignore[no-untyped-call]
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or type(cache_position) is not Tensor  # type: ignore[attr-defined, no-untyped-call]
     if not traced and cache_position.device.type == "cpu":
         words = words_of(mask_function, cache_position, kv_length, kv_offset)
         if words is not None and attention_mask is not None:
@@ -102,7 +102,7 @@ def make_mask(
         attention_mask=attention_mask,
         **(options | {"allow_is_causal_skip": False}),
     )
-    return dense if traced or dense.is_meta else mask_of(shape, None, dense)
+    return dense if traced or dense.is_meta else mask_of(shape, None, dense)  # type: ignore[return-value, union-attr]
 
 
 # ---- mask functions: recognised by their code, and only if a grid shows that the code still does what its words say ----
@@ -158,7 +158,7 @@ def kind_of(function: Any) -> tuple[str, dict[str, Any]]:
     code = getattr(function, "__code__", None)
     if code not in codes():
         return "", {}
-    return codes()[code], {n: cell.cell_contents for n, cell in zip(code.co_freevars, function.__closure__ or ())}
+    return codes()[code], {n: cell.cell_contents for n, cell in zip(code.co_freevars, function.__closure__ or ())}  # type: ignore[union-attr]
 
 
 def examples() -> dict[str, Any]:
@@ -193,7 +193,7 @@ def trusted() -> frozenset[str]:
         with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
             words = words_of(function, position, keys, start, {kind, "causal"})
             theirs = sdpa_mask(1, position, keys, start, function, allow_is_causal_skip=False)
-            if words is not None and torch.equal(visible(*x, **words), theirs):
+            if words is not None and torch.equal(visible(*x, **words), theirs):  # type: ignore[arg-type]
                 good.add(kind)
     return frozenset(good)
 
@@ -255,9 +255,7 @@ def visible_words(
             raise ValueError(f"attention_mask has shape {tuple(mask.shape)}, expected 0 and 1 for each of {s} keys")
         return words_without_mask(module, n, s, is_causal, sliding_window) | padding(exists, n)
     if mask.ndim != 4:
-        raise ValueError(
-            f"attention_mask has shape {tuple(mask.shape)}, expected four axes: (batch, heads, queries, keys)"
-        )
+        raise ValueError(f"attention_mask has shape {tuple(mask.shape)}, expected four axes: (batch, heads, queries, keys)")
     if mask.shape[3] not in (1, s) and mask.shape[3] < s:
         raise ValueError(f"attention_mask has shape {tuple(mask.shape)}, but there are {s} keys")
     if isinstance(mask, Mask):
@@ -290,15 +288,9 @@ def words_of_added(mask: Tensor, queries: int) -> Words:
     return words
 
 
-def words_without_mask(
-    module: torch.nn.Module, n: int, s: int, is_causal: bool | None, sliding_window: int | None
-) -> Words:
+def words_without_mask(module: torch.nn.Module, n: int, s: int, is_causal: bool | None, sliding_window: int | None) -> Words:
     if n == 1:
-        return (
-            {}
-            if sliding_window is None or s <= sliding_window
-            else {"window": (sliding_window - 1, 0), "q_offset": s - 1}
-        )
+        return {} if sliding_window is None or s <= sliding_window else {"window": (sliding_window - 1, 0), "q_offset": s - 1}
     if is_causal is None:
         is_causal = getattr(module, "is_causal", None)
     name = type(module).__name__

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._operators import has_tangent, run, watched
+from ._autograd import has_tangent, watched
+from ._operators import run
 from ._prepare import Problem, number, random_seed
 from ._sdpa import refuse, refuse_composed, sizes
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from . import _core
 from ._arrays import lend
 from ._attention import PARAMETERS, compute, empty_gradient, empty_output, gradients
+from ._autograd import differentiable, refuse_tangents, watched
 from ._prepare import Problem
 
 #: What has a gradient.
@@ -23,11 +23,7 @@ def run(p: Problem, wanted: Sequence[str], top: int) -> dict[str, Tensor]:
     autocast(p)
     tensors = list(p.tensors.values())
     refuse_tangents(tensors)
-    if watched(tensors):
-        attend: Callable[..., Any] = forward
-    elif torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        attend = directly
-    else:
+    if not watched(tensors) and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
         return compute(p, wanted, top)
     got: dict[str, Tensor] = {}
     if "out" in wanted or "lse" in wanted:
@@ -39,7 +35,7 @@ def run(p: Problem, wanted: Sequence[str], top: int) -> dict[str, Tensor]:
         got["weights"] = weights(list(seen.values()), ",".join(seen), p.formula)[0]
     looks = [name for name in wanted if name not in ("out", "lse", "weights")]
     if looks:
-        made = look([x.detach() for x in seen.values()], ",".join(seen), p.formula, ",".join(looks), top)
+        made = statistics([x.detach() for x in seen.values()], ",".join(seen), p.formula, ",".join(looks), top)
         got.update(zip(looks, made))
     return got
 
@@ -56,35 +52,6 @@ def dtype_taken(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") and x.dtype != torch.float64 else x.dtype
 
 
-def watched(tensors: Iterable[Tensor]) -> bool:
-    """Whether somebody beside autograd looks on: a compiler, vmap, a mode. Otherwise the tensors are just memory."""
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-    ):
-        return True
-    for x in tensors:
-        if (type(x) is not Tensor and type(x) is not torch.nn.Parameter) or x.is_meta:
-            return True
-    return False
-
-
-def has_tangent(tensors: Iterable[Tensor]) -> bool:
-    """Whether one of them is differentiated in forward mode."""
-    if forward_ad._current_level < 0:
-        return False
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)  # type: ignore[no-untyped-call]
-
-
-def refuse_tangents(tensors: Iterable[Tensor]) -> None:
-    if has_tangent(tensors):
-        raise NotImplementedError(
-            "qkv has no forward-mode derivative (torch.func.jvp, jacfwd, hessian); use backward, vjp or jacrev"
-        )
-
-
 def seed_tensor(p: Problem) -> Tensor | None:
     """{1} int64: a tensor, so that a compiled function draws anew each time."""
     if p.seed is None or isinstance(p.seed, Tensor):
@@ -92,21 +59,18 @@ def seed_tensor(p: Problem) -> Tensor | None:
     return torch.tensor([p.seed - 2**64 if p.seed >= 2**63 else p.seed], dtype=torch.int64)
 
 
-def problem_of(
-    tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool = False
-) -> Problem:
+def problem_of(tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool = False) -> Problem:
     """The arguments of an operator as a problem."""
     named = dict(zip(names.split(","), tensors))
     layout: Any = "blhd" if heads_inside else "bhld"
     return Problem(formula, named, seed, layout, packed="cumulative_query_lengths" in named)
 
 
-# ---- operators: their tensors come as a list, with their names in a text ----
-# Each has a fake, which makes the outputs without computing them. Both make them with empty_output(), so shapes and strides
-# are said in one place.
+# ---- operators ----
+# Their tensors come as a list, with their names in a text. Each has a fake, which makes the outputs without computing them;
+# both make them with empty_output(), so shapes and strides are said in one place.
 
 
-@torch.library.custom_op("qkv::forward", mutates_args=())
 def forward(
     tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -115,15 +79,6 @@ def forward(
     return made["out"], made["lse"], made["row_max"], made["row_sum"]
 
 
-@forward.register_fake
-def _(
-    tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool
-) -> tuple[Tensor, ...]:
-    p = problem_of(tensors, names, formula, seed, heads_inside)
-    return tuple(empty_output(p, name) for name in ("out", "lse", "row_max", "row_sum"))
-
-
-@torch.library.custom_op("qkv::backward", mutates_args=())
 def backward(
     tensors: Sequence[Tensor],
     upstream: Sequence[Tensor],
@@ -139,65 +94,29 @@ def backward(
     return [made[name] for name in wanted.split(",")]
 
 
-@backward.register_fake
-def _(
-    tensors: Sequence[Tensor],
-    upstream: Sequence[Tensor],
-    names: str,
-    given: str,
-    formula: str,
-    seed: Tensor | None,
-    wanted: str,
-) -> list[Tensor]:
-    p = problem_of(tensors, names, formula, seed)
-    return [empty_gradient(p, name) for name in wanted.split(",")]
-
-
-@torch.library.custom_op("qkv::weights", mutates_args=())
-def weights(tensors: Sequence[Tensor], names: str, formula: str) -> tuple[Tensor, Tensor, Tensor]:
+def weigh(tensors: Sequence[Tensor], names: str, formula: str) -> tuple[Tensor, Tensor, Tensor]:
     """The weights before dropout, {B, Hq, L, S}; row_max and row_sum are for backward."""
     made = compute(problem_of(tensors, names, formula, None), ("weights", "row_max", "row_sum"))
     return made["weights"], made["row_max"], made["row_sum"]
 
 
-@weights.register_fake
-def _(tensors: Sequence[Tensor], names: str, formula: str) -> tuple[Tensor, ...]:
-    p = problem_of(tensors, names, formula, None)
-    return tuple(empty_output(p, name) for name in ("weights", "row_max", "row_sum"))
-
-
-@torch.library.custom_op("qkv::look", mutates_args=())
 def look(tensors: Sequence[Tensor], names: str, formula: str, wanted: str, top: int) -> list[Tensor]:
     """Outputs without gradients: statistics, the largest weights."""
-    made = compute(problem_of(tensors, names, formula, None), wanted.split(","), top)
-    return list(made.values())
+    return list(compute(problem_of(tensors, names, formula, None), wanted.split(","), top).values())
 
 
-@look.register_fake
-def _(tensors: Sequence[Tensor], names: str, formula: str, wanted: str, top: int) -> list[Tensor]:
-    p = problem_of(tensors, names, formula, None)
-    return [empty_output(p, name, top) for name in wanted.split(",")]
-
-
-@torch.library.custom_op("qkv::merge", mutates_args=())
-def merge_op(outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+def merge(outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     """out and lse of the whole from those of the parts."""
     out, lse = torch.empty_like(outs[0]), torch.empty_like(lses[0])
     _core.merge([lend(x) for x in outs], [lend(x) for x in lses], lend(sinks), out, lse)
     return out, lse
 
 
-@merge_op.register_fake
-def _(outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(outs[0]), torch.empty_like(lses[0])
-
-
-@torch.library.custom_op("qkv::merge_backward", mutates_args=())
 def merge_backward(
     outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None, dout: Tensor, dlse: Tensor | None
 ) -> list[Tensor]:
     """dout of each part, dlse of each part, dsinks where there are sinks."""
-    made: list[Tensor] = _empty_merge_gradients(outs, lses, sinks)
+    made = _empty_merge_gradients(outs, lses, sinks)
     n = len(outs)
     _core.merge_backward(
         [lend(x) for x in outs],
@@ -212,23 +131,62 @@ def merge_backward(
     return made
 
 
-@merge_backward.register_fake
 def _empty_merge_gradients(
     outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None, *_: Tensor | None
 ) -> list[Tensor]:
     return [torch.empty_like(x) for x in (*outs, *lses, *([] if sinks is None else [sinks]))]
 
 
-def merge(outs: list[Tensor], lses: list[Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`qkv.merge` of tensors."""
-    made: tuple[Tensor, Tensor] = merge_op(outs, lses, sinks)
-    return made
+_operator = {
+    function.__name__: torch.library.custom_op(f"qkv::{function.__name__}", function, mutates_args=())
+    for function in (forward, backward, weigh, look, merge, merge_backward)
+}
 
 
-# ---- autograd ----
+@_operator["forward"].register_fake
+def _(tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool) -> tuple[Tensor, ...]:
+    p = problem_of(tensors, names, formula, seed, heads_inside)
+    return tuple(empty_output(p, name) for name in ("out", "lse", "row_max", "row_sum"))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+@_operator["backward"].register_fake
+def _(
+    tensors: Sequence[Tensor],
+    upstream: Sequence[Tensor],
+    names: str,
+    given: str,
+    formula: str,
+    seed: Tensor | None,
+    wanted: str,
+) -> list[Tensor]:
+    p = problem_of(tensors, names, formula, seed)
+    return [empty_gradient(p, name) for name in wanted.split(",")]
+
+
+@_operator["weigh"].register_fake
+def _(tensors: Sequence[Tensor], names: str, formula: str) -> tuple[Tensor, ...]:
+    p = problem_of(tensors, names, formula, None)
+    return tuple(empty_output(p, name) for name in ("weights", "row_max", "row_sum"))
+
+
+@_operator["look"].register_fake
+def _(tensors: Sequence[Tensor], names: str, formula: str, wanted: str, top: int) -> list[Tensor]:
+    p = problem_of(tensors, names, formula, None)
+    return [empty_output(p, name, top) for name in wanted.split(",")]
+
+
+@_operator["merge"].register_fake
+def _(outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(outs[0]), torch.empty_like(lses[0])
+
+
+_operator["merge_backward"].register_fake(_empty_merge_gradients)
+
+
+# ---- their gradients ----
+
+
+def _keep(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, ...]) -> None:
     tensors, ctx.names, ctx.formula, seed, _ = inputs
     ctx.count = len(tensors)
     ctx.has_seed = seed is not None
@@ -237,31 +195,27 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.set_materialize_grads(False)
 
 
-def _back(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
-    return _by_all(ctx, ctx.needs_input_grad[0], *upstream[:2]), None, None, None, None
-
-
-def _by_all(ctx: Any, needed: Sequence[bool], dout: Tensor | None, dlse: Tensor | None) -> list[Tensor | None]:
+def _back(ctx: Any, needed: Sequence[Any], dout: Tensor | None, dlse: Tensor | None, *_: None) -> tuple[Any, ...]:
     if dout is None and dlse is None:
-        return [None] * ctx.count
+        return [None] * ctx.count, None, None, None, None
     saved = ctx.saved_tensors
     tensors, seed = saved[: ctx.count], saved[ctx.count] if ctx.has_seed else None
-    out, _, row_max, row_sum = saved[-4:]
+    out, _lse, row_max, row_sum = saved[-4:]
     upstream = {"dout": torch.zeros_like(out) if dout is None else dout, "out": out}
     if dlse is not None:
         upstream["dlse"] = dlse
     upstream.update(row_max=row_max, row_sum=row_sum)
-    return _by_tensors(ctx, needed, tensors, upstream, seed)
+    return _by_tensors(ctx, needed[0], tensors, upstream, seed), None, None, None, None
 
 
-def _keep_weights(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _keep_weights(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, ...]) -> None:
     tensors, ctx.names, ctx.formula = inputs
     ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(output[1], output[2])
     ctx.set_materialize_grads(False)
 
 
-def _back_weights(ctx: Any, dweights: Tensor | None, *_: Any) -> tuple[Any, ...]:
+def _back_weights(ctx: Any, needed: Sequence[Any], dweights: Tensor | None, *_: None) -> tuple[Any, ...]:
     """Weights are what attention gives for values that are the unit vectors, {S, S}: so its backward pass gives theirs."""
     *tensors, made, row_max, row_sum = ctx.saved_tensors
     if dweights is None:
@@ -271,8 +225,8 @@ def _back_weights(ctx: Any, dweights: Tensor | None, *_: Any) -> tuple[Any, ...]
     unit = torch.eye(key.shape[2], dtype=key.dtype, device=key.device)
     tensors[names.index("value")] = unit.expand(*key.shape[:2], *unit.shape)
     upstream = {"dout": dweights.to(key.dtype), "out": made.to(key.dtype), "row_max": row_max, "row_sum": row_sum}
-    needed = [yes and n != "value" for n, yes in zip(names, ctx.needs_input_grad[0])]
-    return _by_tensors(ctx, needed, tensors, upstream, None), None, None
+    but_value = [yes and name != "value" for name, yes in zip(names, needed[0])]
+    return _by_tensors(ctx, but_value, tensors, upstream, None), None, None
 
 
 def _by_tensors(
@@ -283,81 +237,37 @@ def _by_tensors(
     wanted = [n for n, yes in zip(names, needed) if yes and n in DIFFERENTIABLE]
     if not wanted:
         return [None] * len(names)
-    if torch.is_grad_enabled() or watched((*tensors, *upstream.values())):
-        made = backward(
-            tensors, list(upstream.values()), ctx.names, ",".join(upstream), ctx.formula, seed, ",".join(wanted)
-        )
-        found = dict(zip(wanted, made))
-    else:
-        found = gradients(problem_of(tensors, ctx.names, ctx.formula, seed), upstream, wanted)
+    made = attend_backward(
+        list(tensors), list(upstream.values()), ctx.names, ",".join(upstream), ctx.formula, seed, ",".join(wanted)
+    )
+    found = dict(zip(wanted, made))
     return [found[n].to(x.dtype) if n in found else None for n, x in zip(names, tensors)]
 
 
-class Direct(torch.autograd.Function):
-    """The operator `forward` without the dispatcher, whose way through Python costs more than a small attention."""
-
-    @staticmethod
-    def forward(ctx: Any, names: str, formula: str, seed: Tensor | None, heads_inside: bool, *tensors: Tensor) -> Any:
-        made = compute(problem_of(tensors, names, formula, seed, heads_inside), ("out", "lse", "row_max", "row_sum"))
-        output = made["out"], made["lse"], made["row_max"], made["row_sum"]
-        _keep(ctx, (tensors, names, formula, seed, heads_inside), output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor | None) -> Any:
-        return None, None, None, None, *_by_all(ctx, ctx.needs_input_grad[4:], *upstream[:2])
-
-
-def directly(tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool) -> Any:
-    return Direct.apply(names, formula, seed, heads_inside, *tensors)  # type: ignore[no-untyped-call]
-
-
-def _keep_merge(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _keep_merge(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, ...]) -> None:
     outs, lses, sinks = inputs
     ctx.parts, ctx.has_sinks = len(outs), sinks is not None
     ctx.save_for_backward(*outs, *lses, *([sinks] if ctx.has_sinks else []))
 
 
-def _back_merge(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Any, ...]:
+def _back_merge(ctx: Any, needed: Sequence[Any], dout: Tensor, dlse: Tensor) -> tuple[Any, ...]:
     n, saved = ctx.parts, list(ctx.saved_tensors)
     outs, lses, sinks = saved[:n], saved[n : 2 * n], saved[2 * n] if ctx.has_sinks else None
-    made = merge_backward(outs, lses, sinks, dout, dlse)
-    return made[:n], made[n : 2 * n], made[2 * n] if ctx.has_sinks else None
+    made = merge_parts_backward(outs, lses, sinks, dout, dlse)
+    return list(made[:n]), list(made[n : 2 * n]), made[2 * n] if ctx.has_sinks else None
+
+
+def _keep_nothing(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, ...]) -> None:
+    pass
 
 
 def _no_second(ctx: Any, *_: Any) -> NoReturn:
-    raise RuntimeError(
-        "qkv has no second derivative: its backward pass cannot be differentiated; use create_graph=False"
-    )
+    raise RuntimeError("qkv has no second derivative: its backward pass cannot be differentiated; use create_graph=False")
 
 
-forward.register_autograd(_back, setup_context=_keep)
-weights.register_autograd(_back_weights, setup_context=_keep_weights)
-merge_op.register_autograd(_back_merge, setup_context=_keep_merge)
-for _operator in (backward, merge_backward):
-    _operator.register_autograd(_no_second, setup_context=lambda ctx, inputs, output: None)
-
-
-# ---- vmap ----
-
-
-def _each(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of vmap: one call after the other. Each uses all threads, so nothing is lost."""
-
-    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        def one(x: Any, dim: Any, n: int) -> Any:
-            if isinstance(x, (list, tuple)):
-                return [one(y, d, n) for y, d in zip(x, dim)]
-            return x if dim is None else x.select(dim, n)
-
-        calls = [operator(*(one(x, d, n) for x, d in zip(arguments, in_dims))) for n in range(info.batch_size)]
-        stacked = [torch.stack(parts) for parts in zip(*calls)]
-        if isinstance(calls[0], tuple):
-            return tuple(stacked), tuple(0 for _ in stacked)
-        return stacked, [0] * len(stacked)
-
-    return rule
-
-
-for _operator in (forward, backward, weights, look, merge_op, merge_backward):
-    _operator.register_vmap(_each(_operator))
+attend = differentiable(forward, _operator["forward"], _keep, _back)
+attend_backward = differentiable(backward, _operator["backward"], _keep_nothing, _no_second)
+weights = differentiable(weigh, _operator["weigh"], _keep_weights, _back_weights)
+statistics = differentiable(look, _operator["look"], _keep_nothing, _no_second)
+merge_parts = differentiable(merge, _operator["merge"], _keep_merge, _back_merge)
+merge_parts_backward = differentiable(merge_backward, _operator["merge_backward"], _keep_nothing, _no_second)

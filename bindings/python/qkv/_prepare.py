@@ -100,8 +100,7 @@ def prepare(q: Any, k: Any, v: Any, options: dict[str, Any]) -> Problem:
         raise ValueError(f"layout is {layout!r}, expected 'bhld' or 'blhd'")
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (3, 4):
         raise ValueError(
-            f"q, k and v have {q.ndim}, {k.ndim} and {v.ndim} axes, expected four each, {layout}, or three without a "
-            "batch"
+            f"q, k and v have {q.ndim}, {k.ndim} and {v.ndim} axes, expected four each, {layout}, or three without a batch"
         )
     batched = q.ndim == 4
     tensors: dict[str, Array] = {}
@@ -242,8 +241,7 @@ def with_formula(given: Attention | str, words: dict[str, list[str]], o: Options
         for word in stage:
             if word.split(":")[0] not in known or ":" in word:
                 raise ValueError(
-                    f"attention={text!r} says what is computed, and a keyword adds '{word}' to it; write it into the "
-                    "text"
+                    f"attention={text!r} says what is computed, and a keyword adds '{word}' to it; write it into the text"
                 )
     return text
 
@@ -325,8 +323,7 @@ def warn_of_mask() -> None:
     global _warned
     _warned = True
     warnings.warn(
-        "bias holds nothing but 0 and 1 and is added to the scores as it is, which hides nothing; a mask is "
-        f"{TWO_MASKS}",
+        f"bias holds nothing but 0 and 1 and is added to the scores as it is, which hides nothing; a mask is {TWO_MASKS}",
         stacklevel=frames_of_the_package(),
     )
 
@@ -376,6 +373,4 @@ def options_of(options: dict[str, Any]) -> Options:
 
 
 def refuse_packed(name: str) -> bool:
-    raise TypeError(
-        f"a packed batch has no {name}: its lengths are in cu_seqlens_k, its layout is (total, heads, width)"
-    )
+    raise TypeError(f"a packed batch has no {name}: its lengths are in cu_seqlens_k, its layout is (total, heads, width)")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ._arrays import FLOATS, dtype_name
-from ._operators import dtype_taken, has_tangent, run
+from ._autograd import has_tangent
+from ._operators import dtype_taken, run
 from ._prepare import Problem, number, random_seed
 
 Sizes = tuple[int, ...]
@@ -63,9 +64,7 @@ def scaled_dot_product_attention(
     check(query, key, value, mask, dropout_p, is_causal, scale)
     batch, heads, kv_heads = leading_axes(query, key, value, enable_gqa)
     if enable_gqa:
-        key, value = (
-            x if x.shape[-3] == kv_heads else x.repeat_interleave(kv_heads // x.shape[-3], -3) for x in (key, value)
-        )
+        key, value = (x if x.shape[-3] == kv_heads else x.repeat_interleave(kv_heads // x.shape[-3], -3) for x in (key, value))
     tensors = {
         "query": four_axes(query, batch, heads),
         "key": four_axes(key, batch, kv_heads),
@@ -119,9 +118,7 @@ def check(
 
     types = [dtype_taken(x) for x in (query, key, value)]
     if dtype_name(query) not in FLOATS or types[1:] != types[:-1]:
-        refuse(
-            f"query, key and value have types {query.dtype}, {key.dtype} and {value.dtype}, expected one floating type"
-        )
+        refuse(f"query, key and value have types {query.dtype}, {key.dtype} and {value.dtype}, expected one floating type")
     if attn_mask is not None and is_causal:
         refuse("attn_mask and is_causal are both given; put the causal mask into attn_mask")
     if "attn_mask" in given and given["attn_mask"].dtype not in (torch.bool, torch.float32, query.dtype, types[0]):
@@ -136,8 +133,8 @@ def leading_axes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) ->
     """The axes before the heads, the heads of query, and those of key and value, all after broadcasting. Raises Refused."""
     if key.shape[-1] != query.shape[-1] or value.shape[-2] != key.shape[-2]:
         refuse(
-            f"query is {sizes(query)}, key {sizes(key)}, value {sizes(value)}; the last axis of query and key has to agree, and "
-            "the one before it of key and value"
+            f"query is {sizes(query)}, key {sizes(key)}, value {sizes(value)}; the last axis of query and key has to agree, "
+            "and the one before it of key and value"
         )
     every = (query, key, value)
     if not enable_gqa:
@@ -160,9 +157,7 @@ def broadcast(tensors: tuple[Tensor, Tensor, Tensor], end: int) -> Sizes:
     try:
         return tuple(torch.broadcast_shapes(first, second, third))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        refuse(
-            f"the leading axes of {', '.join(sizes(x) for x in tensors)} do not broadcast; enable_gqa=True groups heads"
-        )
+        refuse(f"the leading axes of {', '.join(sizes(x) for x in tensors)} do not broadcast; enable_gqa=True groups heads")
 
 
 def four_axes(x: Tensor, batch: Sizes, heads: int) -> Tensor:

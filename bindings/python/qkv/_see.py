@@ -124,17 +124,13 @@ def see(
     b, h, n, s = _sizes(problems, given)
     if query is not None and head is None:
         if several or h != 1:
-            raise ValueError(
-                f"query is {query}, but there are many heads; say of which, with {'layer and ' * several}head"
-            )
+            raise ValueError(f"query is {query}, but there are many heads; say of which, with {'layer and ' * several}head")
         head = 0
     if top < 1:
         raise ValueError(f"top is {top}, expected 1 or more")
     at_the_end = _at_the_end(problems, options)
     texts = of_both_axes(tokens, query_tokens, b, n, s, at_the_end)
-    core = _core.Picture(
-        title, _index("head", head), _index("query", query), _index("batch", batch, None), top, colors, *texts
-    )
+    core = _core.Picture(title, _index("head", head), _index("query", query), _index("batch", batch, None), top, colors, *texts)
     for number, p in problems:
         core.add(parsed(p.formula), {name: lend(_copy(x)) for name, x in p.tensors.items()}, number)
     for number, w in given:
@@ -145,9 +141,7 @@ def see(
 Layers = list[tuple[int, Any]]
 
 
-def _layers_of(
-    q: Any, k: Any, v: Any, weights: Any, layer: int | None, options: dict[str, Any]
-) -> tuple[Layers, Layers]:
+def _layers_of(q: Any, k: Any, v: Any, weights: Any, layer: int | None, options: dict[str, Any]) -> tuple[Layers, Layers]:
     """Numbered problems, or numbered weights."""
     if weights is not None:
         if q is not None or k is not None or v is not None:

@@ -81,9 +81,7 @@ class Record:
     def names(self) -> list[str]:
         return list(dict.fromkeys(layer.name for layer in self.layers))
 
-    def save(
-        self, path: str | os.PathLike[str], *, tokens: Sequence[Any] | None = None, run: int | None = None
-    ) -> None:
+    def save(self, path: str | os.PathLike[str], *, tokens: Sequence[Any] | None = None, run: int | None = None) -> None:
         """Writes an .npz with layer0.q, ... and the .json beside it: `qkv see PATH` shows it, docs/dumps.md describes it.
 
         tokens: a list of texts, or one for each batch entry. run: of modules that ran more than once, which of their runs.
@@ -174,15 +172,13 @@ class Recorder:
             q, k, v, out = (x.transpose(-3, -2) for x in (q, k, v, out))
         self.seen(q, k, v, said, out, dropout)
 
-    def seen(
-        self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], out: Tensor | None, dropout: float
-    ) -> None:
+    def seen(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], out: Tensor | None, dropout: float) -> None:
         if torch._C._current_graph_task_id() != -1 or not self.inside:  # the backward pass computes a checkpoint again
             return
         name, module = self.inside[-1]
         run = self.counts.get(name, 0)
         self.counts[name] = run + 1
-        if not self.chosen(name) or self.runs is not None and run >= self.runs:
+        if not self.chosen(name) or (self.runs is not None and run >= self.runs):
             return
         q, k, v, out, options = with_four_axes(q, k, v, out, options, getattr(module, "num_heads", None))
         kept = {n: self.kept(x) for n, x in options.items()}
@@ -212,7 +208,7 @@ DEFAULTS = {"causal": False, "window": (-1, -1), "zero_key": False, "heads": "gr
 
 
 def is_default(name: str, x: Any) -> bool:
-    return x is None or name in DEFAULTS and not isinstance(x, Tensor) and x == DEFAULTS[name]
+    return x is None or (name in DEFAULTS and not isinstance(x, Tensor) and x == DEFAULTS[name])
 
 
 def with_four_axes(
@@ -267,9 +263,7 @@ def without_scale(options: dict[str, Any]) -> dict[str, Any]:
 def alike(layer: Layer, layers: list[Layer]) -> dict[str, Any]:
     """The options of a layer with all patterns as one mask, so that layers with other patterns have the same formula."""
     scores = {
-        n: x
-        for n, x in without_scale(layer.options).items()
-        if n in ("softcap", "sinks", "zero_key", "scale", "alibi_slopes")
+        n: x for n, x in without_scale(layer.options).items() if n in ("softcap", "sinks", "zero_key", "scale", "alibi_slopes")
     }
     of_heads = any(isinstance(x, Tensor) and x.ndim > 2 and x.shape[-3] > 1 for x in layer.options.values())
     heads = slice(None) if of_heads else slice(1)

@@ -18,7 +18,7 @@ class Watch(TorchFunctionMode):
     """While it is entered, `seen` hears of every attention, with the keywords of `qkv.attention` that say the same.
 
     q {B, Hq, L, D}, k {B, Hkv, S, D}, v {B, Hkv, S, Dv}, out {B, Hq, L, Dv}, or without B; dropout: the probability that acted.
-    Two ways are seen: F.scaled_dot_product_attention, and a product of queries and keys that goes through known steps
+    Seen are F.scaled_dot_product_attention, FlexAttention, and a product of queries and keys that goes through known steps
     to a softmax and a product with values. As a mode is active, nn.MultiheadAttention and nn.TransformerEncoder take
     their plain ways, which call these.
     """
@@ -35,6 +35,8 @@ class Watch(TorchFunctionMode):
         result = function(*args, **kwargs)
         if function is torch.nn.functional.scaled_dot_product_attention:
             self.fused(result, *args, **kwargs)
+        elif function is torch.ops.higher_order.flex_attention:
+            self.flexible(result[0], *args[:6])
         else:
             follow(self.seen, getattr(function, "__name__", ""), args, kwargs, result)
         return result
@@ -61,6 +63,31 @@ class Watch(TorchFunctionMode):
         elif attn_mask is not None:
             options |= additive(attn_mask)
         self.seen(query, key, value, options, out, dropout_p)
+
+    def flexible(
+        self, out: Tensor, query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float
+    ) -> None:
+        """FlexAttention: its functions are asked about every pair."""
+        b, h, n, s = *query.shape[:3], key.shape[2]
+        with torch.no_grad():
+            scores = scale * query @ key.repeat_interleave(h // key.shape[1], 1).transpose(2, 3)
+            index = [torch.arange(x) for x in (b, h, n, s)]
+            bias = everywhere(score_mod, 1)(scores, *index) - scores
+            keep = everywhere(block_mask[-1], 0)(*index)
+        options: dict[str, Any] = {"scale": float(scale)}
+        if bool(bias.any()):
+            options["bias"] = bias
+        if not bool(keep.all()):
+            options["keep_mask"] = keep
+        self.seen(query, key, value, options, out, 0.0)
+
+
+def everywhere(function: Any, scores: int) -> Any:
+    """A function of (score,) batch, head, query and key for all of them at once."""
+    for axis in (3, 2, 1, 0):
+        given = [0 if n == axis else None for n in range(4)]
+        function = torch.func.vmap(function, in_dims=(*[0] * scores, *given))
+    return function
 
 
 def opened(function: Any) -> Any:
@@ -142,7 +169,7 @@ def follow(seen: Seen, name: str, args: Any, kwargs: Any, result: Any) -> None:
             first_product(name, args, kwargs, result)
         return
     at = next(n for n, x in enumerate(given) if x is not None)
-    scores: Scores = given[at]
+    scores: Scores = given[at]  # type: ignore[assignment]
     if scores.final is None:
         setattr(result, NAME, step(scores, at, name, args, kwargs, result))
     elif name in PRODUCTS or name == "einsum":
@@ -205,13 +232,7 @@ def step(s: Scores, at: int, name: str, args: Any, kwargs: Any, result: Tensor) 
         return s.multiplied(1 / factor)
     if name in ("add", "radd", "iadd") and isinstance(other, Tensor) and not kwargs and result.shape == args[at].shape:
         return with_added(s, other) if other.is_floating_point() else s.unknown()
-    if (
-        name in ("sub", "isub")
-        and at == 0
-        and isinstance(other, Tensor)
-        and other.ndim == result.ndim
-        and other.shape[-1] == 1
-    ):
+    if name in ("sub", "isub") and at == 0 and isinstance(other, Tensor) and other.ndim == result.ndim and other.shape[-1] == 1:
         return s  # the same for all keys of a row: the softmax does not see it
     if name == "tanh" and s.cap is None and not (s.added or s.hidden):
         return s.changed(cap=1.0)
@@ -284,7 +305,7 @@ def options_of(s: Scores) -> dict[str, Any]:
         if not torch.equal(sinks[:, None, None].expand_as(s.sinks), s.sinks):
             raise RuntimeError
     ignore = merged(s.hidden, torch.logical_or) if s.hidden else None
-    if not s.known or ignore is not None and bool(ignore.all(-1).any()):
+    if not s.known or (ignore is not None and bool(ignore.all(-1).any())):
         final = (s.final if sinks is None else s.final[..., :-1]).detach().float()
         bias = final - s.q.detach().float() @ s.k.detach().float().transpose(-1, -2)
         keep = final > torch.finfo(s.final.dtype).min / 2

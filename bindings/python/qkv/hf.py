@@ -144,9 +144,7 @@ def head_factors(head_mask: Tensor) -> Tensor:
     """{1 or B, Hq, 1, 1}, by which weights are multiplied after the softmax."""
     factors = head_mask.view(1, -1, 1, 1) if head_mask.ndim == 1 else head_mask
     if factors.ndim != 4 or factors.shape[2:] != (1, 1):
-        raise ValueError(
-            f"head_mask has shape {tuple(head_mask.shape)}, expected one number a head: {{Hq}} or {{B, Hq, 1, 1}}"
-        )
+        raise ValueError(f"head_mask has shape {tuple(head_mask.shape)}, expected one number a head: {{Hq}} or {{B, Hq, 1, 1}}")
     return factors
 
 

@@ -98,9 +98,7 @@ def test_a_formula_is_the_same_as_its_keywords() -> None:
     by_words = qkv.attention(q, k, v, sinks=sinks, bias=bias, **words)
     text = "causal window:20,0 align:bottom_right | scale:0.2 softcap:3 bias | sink_softmax zero_key"
     np.testing.assert_array_equal(qkv.attention(q, k, v, attention=text, sinks=sinks, bias=bias), by_words)
-    np.testing.assert_array_equal(
-        qkv.attention(q, k, v, attention=qkv.Attention(text), sinks=sinks, bias=bias), by_words
-    )
+    np.testing.assert_array_equal(qkv.attention(q, k, v, attention=qkv.Attention(text), sinks=sinks, bias=bias), by_words)
 
 
 def test_a_formula_takes_tensors_of_scales_and_softcaps() -> None:

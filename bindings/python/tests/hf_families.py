@@ -149,9 +149,7 @@ FAMILIES = {
     "phi3": Family("Phi3ForCausalLM", "Phi3Config", GROUPED | {"sliding_window": 5}, "window"),
     "cohere2": Family("Cohere2ForCausalLM", "Cohere2Config", GROUPED | {"sliding_window": 5}, "windows"),
     "olmo2": Family("Olmo2ForCausalLM", "Olmo2Config", GROUPED, "normalised queries and keys"),
-    "granite": Family(
-        "GraniteForCausalLM", "GraniteConfig", GROUPED | {"attention_multiplier": 0.7}, "a scale of its own"
-    ),
+    "granite": Family("GraniteForCausalLM", "GraniteConfig", GROUPED | {"attention_multiplier": 0.7}, "a scale of its own"),
     "opt": Family(
         "OPTForCausalLM",
         "OPTConfig",
@@ -196,9 +194,7 @@ FAMILIES = {
         "a table of classes",
         "encoder",
     ),
-    "albert": Family(
-        "AlbertForMaskedLM", "AlbertConfig", SIZES | {"embedding_size": 16}, "a table of classes", "encoder"
-    ),
+    "albert": Family("AlbertForMaskedLM", "AlbertConfig", SIZES | {"embedding_size": 16}, "a table of classes", "encoder"),
     "modernbert": Family(
         "ModernBertForMaskedLM",
         "ModernBertConfig",
@@ -206,9 +202,7 @@ FAMILIES = {
         "windows to both sides, a table of functions",
         "encoder",
     ),
-    "esm": Family(
-        "EsmForMaskedLM", "EsmConfig", SIZES | {"position_embedding_type": "rotary"}, "scaled queries", "encoder"
-    ),
+    "esm": Family("EsmForMaskedLM", "EsmConfig", SIZES | {"position_embedding_type": "rotary"}, "scaled queries", "encoder"),
     "vit": Family("ViTForImageClassification", "ViTConfig", VISION, "no mask", "vision"),
     "dinov2": Family("Dinov2ForImageClassification", "Dinov2Config", VISION, "no mask", "vision"),
     "siglip": Family("SiglipVisionModel", "SiglipVisionConfig", VISION, "attention that pools", "vision"),

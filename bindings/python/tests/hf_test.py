@@ -18,9 +18,7 @@ transformers.logging.set_verbosity_error()
 pytestmark = pytest.mark.filterwarnings("ignore:.output_attentions=True. is not supported")
 
 CASES = pytest.mark.parametrize("name", FAMILIES)
-GENERATING = pytest.mark.parametrize(
-    "name", [n for n, f in FAMILIES.items() if f.kind in ("decoder", "seq2seq", "audio")]
-)
+GENERATING = pytest.mark.parametrize("name", [n for n, f in FAMILIES.items() if f.kind in ("decoder", "seq2seq", "audio")])
 
 
 @pytest.fixture(autouse=True)
@@ -178,9 +176,7 @@ def test_words_say_what_transformers_masks_say() -> None:
         ("vit", None, set()),
     ],
 )
-def test_as_little_as_possible_is_said(
-    name: str, padded: str | None, words: set[str], calls: list[dict[str, Any]]
-) -> None:
+def test_as_little_as_possible_is_said(name: str, padded: str | None, words: set[str], calls: list[dict[str, Any]]) -> None:
     family = FAMILIES[name]
     given, _ = inputs_for(family)
     if "attention_mask" in given:

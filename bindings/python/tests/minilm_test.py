@@ -33,10 +33,7 @@ SENTENCES = [
 def models() -> dict[str, Any]:
     qkv.hf.register()
     transformers.logging.set_verbosity_error()
-    return {
-        name: transformers.AutoModel.from_pretrained(FOLDER, attn_implementation=name).eval()
-        for name in ("sdpa", "qkv")
-    }
+    return {name: transformers.AutoModel.from_pretrained(FOLDER, attn_implementation=name).eval() for name in ("sdpa", "qkv")}
 
 
 def embed(model: Any, given: dict[str, Any]) -> Any:
@@ -79,8 +76,6 @@ def test_is_not_slower(models: dict[str, Any], length: int) -> None:
             start = time.perf_counter()
             embed(models[name], given)
             taken.append(time.perf_counter() - start)
-    said = ", ".join(
-        f"{name} {1e3 * min(t):.1f} ms (median {1e3 * statistics.median(t):.1f})" for name, t in times.items()
-    )
+    said = ", ".join(f"{name} {1e3 * min(t):.1f} ms (median {1e3 * statistics.median(t):.1f})" for name, t in times.items())
     print(f"\n8 sentences of up to {length} tokens, {qkv.num_threads()} threads, load {os.getloadavg()[0]:.1f}: {said}")
     assert min(times["qkv"]) <= 1.05 * min(times["sdpa"])

@@ -115,12 +115,8 @@ PACKED: dict[str, dict[str, Any]] = {
     "causal_offset": dict(causal=True, q_offset=[0, 1, 2, 3]),
     "keep_mask": dict(keep_mask=masks((4, HEADS, 33, 65))),
     "bias": dict(bias=random((1, HEADS, 33, 65))),
-    "documents": dict(
-        document_ids=(np.arange(33)[None] // 9 + np.zeros((4, 1), int), np.arange(65)[None].repeat(4, 0) // 9)
-    ),
-    "heads": dict(
-        sinks=random((HEADS,)), alibi_slopes=np.full(HEADS, 0.5), align="top_left", softcap=np.full(HEADS, 2.0)
-    ),
+    "documents": dict(document_ids=(np.arange(33)[None] // 9 + np.zeros((4, 1), int), np.arange(65)[None].repeat(4, 0) // 9)),
+    "heads": dict(sinks=random((HEADS,)), alibi_slopes=np.full(HEADS, 0.5), align="top_left", softcap=np.full(HEADS, 2.0)),
 }
 
 

@@ -89,9 +89,7 @@ MASKS = list(masks(True, torch.float32))
 def run(module: nn.MultiheadAttention, tensors: list[Tensor], options: dict[str, Any]) -> dict[str, Tensor]:
     """What a module gives, and the gradients by all that has one."""
     given = {name: x.detach().clone().requires_grad_() for name, x in zip(("query", "key", "value"), tensors)}
-    given |= {
-        n: x.detach().clone().requires_grad_(x.is_floating_point()) for n, x in options.items() if torch.is_tensor(x)
-    }
+    given |= {n: x.detach().clone().requires_grad_(x.is_floating_point()) for n, x in options.items() if torch.is_tensor(x)}
     out, weights = module(**options | given)
     found = {"out": out} | ({} if weights is None else {"weights": weights})
     upstream = [random(*x.shape, dtype=x.dtype, seed=3 + n) for n, x in enumerate(found.values())]
@@ -100,9 +98,7 @@ def run(module: nn.MultiheadAttention, tensors: list[Tensor], options: dict[str,
     return found | {n: torch.zeros_like(by[n]) if x is None else x for n, x in zip(by, made)}
 
 
-def compare(
-    theirs: nn.MultiheadAttention, ours: MultiheadAttention, tensors: list[Tensor], options: dict[str, Any]
-) -> None:
+def compare(theirs: nn.MultiheadAttention, ours: MultiheadAttention, tensors: list[Tensor], options: dict[str, Any]) -> None:
     expected = run(theirs, tensors, options)
     torch.manual_seed(1)
     got = run(ours, tensors, options)
@@ -118,9 +114,7 @@ def compare(
 @pytest.mark.parametrize("batch", [True, False], ids=["batch", "no batch"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("module", MODULES)
-def test_it_gives_what_pytorch_gives_with_all_gradients(
-    module: str, mask: str, batch: bool, dtype: torch.dtype
-) -> None:
+def test_it_gives_what_pytorch_gives_with_all_gradients(module: str, mask: str, batch: bool, dtype: torch.dtype) -> None:
     theirs, ours = pair(dtype=dtype, **MODULES[module])
     tensors = inputs(theirs, batch)
     hide = masks(batch, dtype)[mask]

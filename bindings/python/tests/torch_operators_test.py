@@ -84,7 +84,7 @@ def test_only_what_needs_a_gradient_gets_one(needing: int) -> None:
 
 def test_gradients_of_one_output_alone() -> None:
     q, k, v = CASES["plain"].tensors()
-    out, lse, weights = qkv.attention(q, k, v, return_lse=True, return_weights=True)
+    _, lse, weights = qkv.attention(q, k, v, return_lse=True, return_weights=True)
     scores = (q @ k.repeat_interleave(2, 1).mT) / WIDTH**0.5
     for got, expected in ((lse, scores.logsumexp(-1)), (weights, scores.softmax(-1))):
         upstream = numbers(*got.shape)
@@ -92,8 +92,7 @@ def test_gradients_of_one_output_alone() -> None:
         theirs = torch.autograd.grad(expected, (q, k), upstream, retain_graph=True)
         for x, y in zip(ours, theirs):
             torch.testing.assert_close(x, y)
-    with pytest.raises(RuntimeError, match="One of the differentiated Tensors"):
-        torch.autograd.grad(lse.sum(), v)
+    assert not torch.autograd.grad(lse.sum(), v)[0].any()
 
 
 def test_statistics_have_no_gradient() -> None:
@@ -184,7 +183,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
         None,
         "key,query",
     ),
-    "weights": lambda: (CASES["sinks"].tensors(), "query,key,value,sinks", "sink_softmax"),
+    "weigh": lambda: (CASES["sinks"].tensors(), "query,key,value,sinks", "sink_softmax"),
     "look": lambda: (
         [x.detach() for x in CASES["plain"].tensors()],
         "query,key,value",
@@ -202,6 +201,10 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     ),
 }
 SINKS = "sink_softmax dropout:0.5"
+
+
+def plain() -> list[Tensor]:
+    return [x.detach() for x in CASES["plain"].tensors()]
 
 
 def of_rows() -> tuple[Tensor, Tensor, Tensor]:
@@ -246,9 +249,7 @@ def test_everything_that_may_be_asked_for_compiles() -> None:
     assert_same(got, expected)
     upstream = numbers(*expected.weights.shape)
     inputs = [tensors[0], tensors[1], tensors[3]]
-    assert_same(
-        torch.autograd.grad(got.weights, inputs, upstream), torch.autograd.grad(expected.weights, inputs, upstream)
-    )
+    assert_same(torch.autograd.grad(got.weights, inputs, upstream), torch.autograd.grad(expected.weights, inputs, upstream))
 
 
 def test_a_compiled_function_draws_anew_and_repeats_with_the_seed() -> None:
@@ -288,9 +289,7 @@ def test_a_compiled_function_takes_other_numbers(option: str) -> None:
 
 
 def test_a_compiled_function_takes_other_sizes() -> None:
-    function = compiled(
-        lambda q, k: qkv.attention(q, k, k, causal=True, align="bottom_right", return_lse=True), dynamic=True
-    )
+    function = compiled(lambda q, k: qkv.attention(q, k, k, causal=True, align="bottom_right", return_lse=True), dynamic=True)
     for b, h, n, s, d in ((1, 2, 3, 4, 5), (2, 2, 5, 9, 6), (3, 4, 1, 17, 2)):
         q, k = random(b, h, n, d), random(b, h, s, d)
         assert_same(function(q, k), qkv.attention(q, k, k, causal=True, align="bottom_right", return_lse=True))
@@ -422,8 +421,9 @@ def test_a_mode_sees_the_operator() -> None:
             seen.append(str(func))
             return func(*args, **kwargs or {})
 
+    tensors = plain()
     with Spy():
-        qkv.attention(*(x.detach() for x in CASES["plain"].tensors()))
+        qkv.attention(*tensors)
     assert seen == ["qkv.forward.default"]
 
 

@@ -80,9 +80,7 @@ def case_of_mask(shape: str, mask: tuple[int, ...], dtype: torch.dtype) -> tuple
 
 @pytest.mark.parametrize("kind", ["bool", "float32", "own"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("shape", "mask"), [(shape, mask) for shape, masks in MASKS.items() for mask in masks], ids=str
-)
+@pytest.mark.parametrize(("shape", "mask"), [(shape, mask) for shape, masks in MASKS.items() for mask in masks], ids=str)
 def test_masks_broadcast(shape: str, mask: tuple[int, ...], dtype: torch.dtype, kind: str) -> None:
     (*inputs, numbers), of = case_of_mask(shape, mask, dtype)
     if kind == "bool":
