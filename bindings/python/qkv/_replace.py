@@ -25,8 +25,11 @@ class replace_sdpa(TorchFunctionMode):
     What qkv does not take (other devices, nested tensors, derivatives in forward mode) is left to PyTorch, with a warning that
     says why.
 
+    >>> q = torch.ones(1, 2, 3, 4)
     >>> with replace_sdpa():
-    ...     out = model(tokens)
+    ...     out = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    >>> out.shape
+    torch.Size([1, 2, 3, 4])
     """
 
     def __torch_function__(

@@ -155,7 +155,7 @@ def scale_of(module: torch.nn.Module, scaling: float | None, value: Tensor) -> f
     if not hasattr(module, "scale_attn_weights"):
         return None
     scale = float(value.shape[-1]) ** -0.5 if module.scale_attn_weights else 1.0
-    return scale / (int(module.layer_idx) + 1) if module.scale_attn_by_inverse_layer_idx else scale  # type: ignore[arg-type]
+    return scale / (int(module.layer_idx) + 1) if module.scale_attn_by_inverse_layer_idx else scale  # type: ignore[arg-type, operator]
 
 
 def asks_for_weights(kwargs: dict[str, Any]) -> bool:
