@@ -237,6 +237,11 @@ def _by_tensors(
     wanted = [n for n, yes in zip(names, needed) if yes and n in DIFFERENTIABLE]
     if not wanted:
         return [None] * len(names)
+    if torch._C._functorch.is_legacy_batchedtensor(upstream["dout"]):
+        raise NotImplementedError(
+            "qkv has no gradients for many upstream gradients at once (is_grads_batched, jacobian(vectorize=True)); "
+            "torch.func.jacrev and vmap do that"
+        )
     made = attend_backward(
         list(tensors), list(upstream.values()), ctx.names, ",".join(upstream), ctx.formula, seed, ",".join(wanted)
     )

@@ -19,8 +19,8 @@ class replace_sdpa(TorchFunctionMode):
 
     Every call is meant: by any name under which code imported the function, of nn.MultiheadAttention, of the layers of
     nn.Transformer (which take no fused path of their own meanwhile), inside torch.compile, and of programs from torch.export.
-    Not meant are torch.jit.script, which is beyond Python, flex_attention, and other threads: these have a `with` of their own.
-    With torch.utils.checkpoint the backward pass belongs into the `with` too, for it computes forward again.
+    Not meant are torch.jit.script, which is beyond Python, flex_attention, and what happens elsewhere: other threads, and the
+    backward pass, where torch.utils.checkpoint computes forward again. A `with` inside of these functions does it.
 
     What qkv does not take (other devices, nested tensors, derivatives in forward mode) is left to PyTorch, with a warning that
     says why.

@@ -234,7 +234,7 @@ def test_the_backward_pass_is_not_recorded() -> None:
 FLEXIBLE = ("llama", "gemma2", "whisper")
 
 
-@pytest.mark.filterwarnings("ignore:.output_attentions=True. is not supported")
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "flex_attention", "qkv"])
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss", "whisper", "modernbert", "beit"])
 def test_models_of_transformers(name: str, implementation: str) -> None:

@@ -146,9 +146,10 @@ def test_derivatives_in_forward_mode_are_refused() -> None:
     q, k, v = (x.detach() for x in CASES["plain"].tensors())
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode derivative"):
         qkv.attention(q, k, forward_ad.make_dual(v, v))
-    for transform in (torch.func.jacfwd, torch.func.hessian):
-        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
-            transform(lambda q: qkv.attention(q, k, v).sum())(q)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jacfwd(lambda q: qkv.attention(q, k, v).sum())(q)
+    with pytest.raises(RuntimeError, match="forward mode AD"):
+        torch.func.hessian(lambda q: qkv.attention(q, k, v).sum())(q)
     with forward_ad.dual_level():
         qkv.attention(q, k, v)
     lse = numbers(1, 2, 3)
@@ -175,7 +176,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "forward": lambda: (CASES["plain"].tensors(), "query,key,value", "softmax", None, False),
     "forward with dropout": lambda: (CASES["sinks"].tensors(), "query,key,value,sinks", SINKS, torch.tensor([3]), True),
     "backward": lambda: (
-        CASES["plain"].tensors(),
+        plain(),
         [*of_rows()],
         "query,key,value",
         "dout,out,lse",
@@ -185,7 +186,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     ),
     "weigh": lambda: (CASES["sinks"].tensors(), "query,key,value,sinks", "sink_softmax"),
     "look": lambda: (
-        [x.detach() for x in CASES["plain"].tensors()],
+        plain(),
         "query,key,value",
         "softmax",
         "entropy,top_indices",
@@ -363,17 +364,33 @@ def test_it_maps(in_dims: tuple[int | None, ...]) -> None:
 
 def test_it_maps_over_gradients_and_the_other_way() -> None:
     q, k, v = (x.detach() for x in CASES["plain"].tensors())
-    by_hand = torch.autograd.functional.jacobian(lambda q: qkv.attention(q, k, v), q)
-    for jacobian in (torch.func.jacrev(lambda q: qkv.attention(q, k, v))(q), vectorized(q, k, v)):
-        torch.testing.assert_close(jacobian, by_hand)
+    expected = torch.autograd.functional.jacobian(lambda q: qkv.attention(q, k, v), q)
+    torch.testing.assert_close(torch.func.jacrev(lambda q: qkv.attention(q, k, v))(q), expected)
     each = torch.func.vmap(torch.func.grad(lambda q, k, v: qkv.attention(q, k, v).square().sum()))(q, k, v)
     q.requires_grad_()
     (whole,) = torch.autograd.grad(qkv.attention(q, k, v).square().sum(), q)
     torch.testing.assert_close(each, whole)
+    (other,) = torch.func.vjp(lambda q: torch.vmap(qkv.attention)(q, k, v), q)[1](2 * qkv.attention(q, k, v).detach())
+    torch.testing.assert_close(other, whole)
+    with pytest.raises(NotImplementedError, match="is_grads_batched"):
+        torch.autograd.functional.jacobian(lambda q: qkv.attention(q, k, v), q, vectorize=True)
 
 
-def vectorized(q: Tensor, k: Tensor, v: Tensor) -> Any:
-    return torch.autograd.functional.jacobian(lambda q: qkv.attention(q, k, v), q, vectorize=True)
+def test_functions_of_torch_see_weights_statistics_and_merges() -> None:
+    q, k, v = plain()
+
+    def everything(q: Tensor) -> tuple[Tensor, Any]:
+        made = qkv.attention(q, k, v, return_lse=True, return_weights=True, return_stats=True, top=2)
+        whole = qkv.merge([made.out, made.out], [made.lse, made.lse])
+        return made.weights.square().sum() + whole.out.sum() + whole.lse.sum(), (made.stats, made.top)
+
+    (gradient, seen) = torch.func.grad(everything, has_aux=True)(q)
+    leaf = q.clone().requires_grad_()
+    loss, expected = everything(leaf)
+    torch.testing.assert_close(gradient, torch.autograd.grad(loss, leaf)[0])
+    assert_same(seen, expected)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.func.grad(lambda q: torch.func.grad(lambda q: everything(q)[0])(q).sum())(q)
 
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
