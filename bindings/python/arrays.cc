@@ -46,7 +46,7 @@ bool borrow(nb::handle array, nb::dlpack::dltensor& out) {
   const auto* exchange =
       capsule ? static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api")) : nullptr;
   while (exchange && exchange->major > 1) exchange = exchange->previous;
-  if (exchange && exchange->major == 1 && exchange->borrow(array.ptr(), &out) == 0) return true;
+  if (exchange && exchange->major == 1 && exchange->borrow(array.ptr(), &out) == 0 && out.strides) return true;
   PyErr_Clear();
   return false;
 }

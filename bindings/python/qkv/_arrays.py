@@ -107,7 +107,7 @@ def integers(name: str, x: Any, like: Array) -> Array:
     Raises TypeError where they are none, ValueError where they do not fit.
     """
     if is_torch(like) and not isinstance(x, np.ndarray):
-        return _integers_of_torch(name, x)
+        return _integers_of_torch(name, x, like)
     values = np.atleast_1d(np.asarray(x))
     if values.dtype == np.int32 or values.size == 0:
         return _as_library_of(like, values.astype(np.int32, copy=False))
@@ -118,8 +118,8 @@ def integers(name: str, x: Any, like: Array) -> Array:
     return _as_library_of(like, values.astype(np.int32))
 
 
-def _integers_of_torch(name: str, x: Any) -> Array:
-    values = x if is_torch(x) else sys.modules["torch"].tensor(x)
+def _integers_of_torch(name: str, x: Any, like: Array) -> Array:
+    values = x if is_torch(x) else sys.modules["torch"].tensor(x, device=like.device)
     kind = dtype_name(values)
     if not kind.startswith(("int", "uint")):
         raise TypeError(f"{name} has type {kind}, expected whole numbers")
@@ -133,5 +133,7 @@ def _as_library_of(like: Array, values: Any) -> Array:
 
 
 def is_traced(x: Any) -> bool:
-    """Whether torch.compile or export looks at x without its numbers."""
-    return bool(sys.modules["torch"].compiler.is_compiling()) or x.device.type == "meta"
+    """Whether the numbers in a tensor are not to be seen: by torch.compile, inside torch.vmap, ..."""
+    from ._autograd import watched
+
+    return watched([x])

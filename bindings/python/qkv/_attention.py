@@ -75,7 +75,7 @@ def attention(
     attention: a formula instead of these words; the tensors that it names are given by keyword.
 
     Returns out like q with v's width, (B, Hq, L, Dv); with more asked for a named tuple of out, lse (B, Hq, L), weights
-    (B, Hq, L, S) (before dropout, without gradient), stats (`Statistics`), top (`Top`).
+    (B, Hq, L, S) (before dropout), stats (`Statistics`), top (`Top`).
     Raises ValueError for shapes and options, TypeError for types; the text says what to do. docs/semantics.md has the
     whole.
 

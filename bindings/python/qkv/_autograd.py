@@ -58,7 +58,7 @@ def differentiable(
     """
 
     class Function(torch.autograd.Function):
-        """For torch.func, which differentiates no operators, and for autograd, as calling these takes its time."""
+        """For torch.func, which differentiates no operators."""
 
         @staticmethod
         def forward(counts: tuple[int, ...], *leaves: Any) -> tuple[Tensor, ...]:
@@ -78,17 +78,31 @@ def differentiable(
         def vmap(info: Any, in_dims: tuple[Any, ...], counts: tuple[int, ...], *leaves: Any) -> Any:
             return one_by_one(info, nested(counts, in_dims[1:]), *nested(counts, leaves))
 
+    class Direct(torch.autograd.Function):
+        """For autograd alone: the other one, and the operator, take longer to call than a small attention takes."""
+
+        @staticmethod
+        def forward(ctx: Any, counts: tuple[int, ...], *leaves: Any) -> tuple[Tensor, ...]:
+            arguments = nested(counts, leaves)
+            output = tuple(compute(*arguments))
+            ctx.counts = counts
+            keep(ctx, arguments, output)
+            return output
+
+        backward = Function.backward
+
     def call(*arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return operator(*arguments)
         counts, leaves = flat(arguments)
+        if is_transformed():
+            return Function.apply(counts, *leaves)  # type: ignore[no-untyped-call]
         tensors = [x for x in leaves if isinstance(x, Tensor)]
-        if not is_transformed():
-            if watched(tensors):
-                return operator(*arguments)
-            if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
-                return compute(*arguments)
-        return Function.apply(counts, *leaves)  # type: ignore[no-untyped-call]
+        if watched(tensors):
+            return operator(*arguments)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            return Direct.apply(counts, *leaves)  # type: ignore[no-untyped-call]
+        return compute(*arguments)
 
     def one_by_one(info: Any, in_dims: Arguments, *arguments: Any) -> tuple[Any, Any]:
         """The rule of vmap: one call after the other. Each uses all threads, so nothing is lost."""

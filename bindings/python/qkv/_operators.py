@@ -56,7 +56,8 @@ def seed_tensor(p: Problem) -> Tensor | None:
     """{1} int64: a tensor, so that a compiled function draws anew each time."""
     if p.seed is None or isinstance(p.seed, Tensor):
         return p.seed
-    return torch.tensor([p.seed - 2**64 if p.seed >= 2**63 else p.seed], dtype=torch.int64)
+    signed = p.seed - 2**64 if p.seed >= 2**63 else p.seed
+    return torch.tensor([signed], dtype=torch.int64, device=p.query.device)
 
 
 def problem_of(tensors: Sequence[Tensor], names: str, formula: str, seed: Tensor | None, heads_inside: bool = False) -> Problem:

@@ -229,7 +229,7 @@ def random_seed(like: Array) -> Any:
     if is_torch(like):
         import torch
 
-        return torch.randint(0, 2**62, (1,), dtype=torch.int64)
+        return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=like.device)
     return int(np.random.randint(0, 2**62, dtype=np.int64))
 
 

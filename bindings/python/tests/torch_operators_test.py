@@ -362,6 +362,14 @@ def test_it_maps(in_dims: tuple[int | None, ...]) -> None:
         assert_same([x[n] for x in got], list(one))
 
 
+def test_it_maps_over_options() -> None:
+    q, k, v = plain()
+    lengths, bias = torch.tensor([[3, 5], [0, 1], [4, 4]]), numbers(3, QUERIES, KEYS)
+    got = torch.vmap(lambda n, b: qkv.attention(q, k, v, kv_lengths=n, bias=b))(lengths, bias)
+    for x, n, b in zip(got, lengths, bias):
+        assert x.equal(qkv.attention(q, k, v, kv_lengths=n, bias=b))
+
+
 def test_it_maps_over_gradients_and_the_other_way() -> None:
     q, k, v = (x.detach() for x in CASES["plain"].tensors())
     expected = torch.autograd.functional.jacobian(lambda q: qkv.attention(q, k, v), q)
@@ -418,14 +426,15 @@ def test_autocast_takes_its_type(kind: torch.dtype) -> None:
 def test_a_default_device_or_a_mode_of_fake_tensors_changes_nothing() -> None:
     from torch._subclasses import FakeTensorMode
 
-    q, k, v = (x.detach() for x in CASES["plain"].tensors())
+    q, k, v = plain()
+    options = {"dropout": 0.5, "training": True, "seed": 3, "q_offset": 2, "causal": True, "kv_lengths": [3, 4]}
     with torch.device("meta"):
-        out = qkv.attention(q, k, v)
-    assert out.equal(qkv.attention(q, k, v))
+        out = qkv.attention(q, k, v, **options)
+    assert out.equal(qkv.attention(q, k, v, **options))
     with FakeTensorMode() as mode:
-        out = qkv.attention(*(mode.from_tensor(x) for x in (q, k, v)), layout="bhld")
-    assert out.shape == (BATCH, HEADS, QUERIES, VALUES)
-    assert qkv.attention(*(x.to("meta") for x in (q, k, v))).is_meta
+        q, k, v, bias, lengths = (mode.from_tensor(x) for x in (q, k, v, torch.ones(1, KEYS), torch.tensor([3, 4])))
+        assert qkv.attention(q, k, v, bias=bias, kv_lengths=lengths).shape == (BATCH, HEADS, QUERIES, VALUES)
+    assert qkv.attention(*(x.to("meta") for x in plain()), **options).is_meta
 
 
 def test_a_mode_sees_the_operator() -> None:
