@@ -33,15 +33,19 @@ def test_it_is_the_package_its_metadata_and_nothing_else(names: set[str]) -> Non
 
 def test_licences_of_what_is_inside_are_there(names: set[str]) -> None:
     licences = {name.rpartition("/")[2] for name in names if "/licenses/" in name}
-    assert licences == {"LICENSE", "highway.txt", "nanobind.txt"}
+    inside = ["fmt.txt", "highway.txt", "json.txt", "libpng.txt", "nanobind.txt", "utf8proc.txt", "zlib.txt"]
+    assert licences == {"LICENSE", *inside}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_libraries_that_are_not_part_of_every_linux_come_from_the_wheel(names: set[str]) -> None:
-    code = "import qkv; print(open('/proc/self/maps').read())"
+    brought = {name.rpartition("/")[2] for name in names if name.startswith("qkv/libraries/")}
+    assert {name.partition(".so")[0] for name in brought} <= {"libhwy", "libfmt", "libpng16", "libutf8proc", "libz"}
+    core = next(FOLDER / name.partition("/")[2] for name in names if name.startswith("qkv/_core.") and ".so" in name)
+    # Alone in its process, so that nothing else has loaded one of them.
+    code = f"from importlib import util as u; u.module_from_spec(u.spec_from_file_location('qkv._core', {str(core)!r}))"
+    code += "; print(open('/proc/self/maps').read())"
     maps = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = {pathlib.Path(line.split()[-1]) for line in maps.splitlines() if ".so" in line}
+    assert brought == {library.name for library in loaded if library.parent == FOLDER / "libraries"}
     assert not [library.name for library in loaded if library.name.startswith(("libzip", "libqkv"))]
-    for library in loaded:
-        if library.name.startswith(("libhwy", "libfmt", "libpng", "libutf8proc")):
-            assert library.parent == FOLDER / "libraries"
