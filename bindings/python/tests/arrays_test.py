@@ -150,6 +150,19 @@ def test_dlpack_is_enough() -> None:
     np.testing.assert_array_equal(qkv.attention(*map(OfAnotherLibrary, given)), qkv.attention(*given))
 
 
+def test_an_array_known_by_dlpack_alone_is_no_copy() -> None:
+    row = random((64,))
+    k = OfAnotherLibrary(np.lib.stride_tricks.as_strided(row, (1, 1, LONG, 64), (0, 0, 0, 4)))
+    q = random((1, 1, 1, 64))
+    tracemalloc.start()
+    try:
+        qkv.attention(q, k, k, window=(100, 0), align="bottom_right")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+
+
 def test_the_buffer_protocol_is_enough() -> None:
     given = tensors()
     views = [memoryview(x) for x in given]
