@@ -262,7 +262,7 @@ def visible_words(
         if mask.words is not None and mask.shape[2:] == (n, s):
             return dict(mask.words)
         mask = mask.dense
-    mask = mask[..., :s]
+    mask = mask[..., :s] if mask.shape[3] > s else mask  # the same object keeps its words
     if mask.dtype == torch.bool:
         return {"keep_mask": mask}
     if not mask.is_floating_point():
