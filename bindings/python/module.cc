@@ -4,8 +4,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "arrays.h"
 #include "interrupt.h"
+#include "messages.h"
 #include "pictures.h"
 #include "qkv/attention.h"
 #include "qkv/backward.h"
@@ -105,23 +109,23 @@ void keep_mask_on(const Attention& a, const nb::dict& inputs, nb::handle keep) {
   run(0, [&](const Call& call) { keep_mask_of(a, in, to, call); });
 }
 
-/// The errors of the library, by what Python calls such things, with the same text.
+/// The errors of the library, by what Python calls such things.
 void translate_errors() {
   nb::register_exception_translator([](const std::exception_ptr& fault, void*) {
     try {
       std::rethrow_exception(fault);
     } catch (const DtypeError& e) {
-      PyErr_SetString(PyExc_TypeError, e.what());
+      PyErr_SetString(PyExc_TypeError, for_callers(e.what()).c_str());
     } catch (const ArgumentError& e) {
-      PyErr_SetString(PyExc_ValueError, e.what());
+      PyErr_SetString(PyExc_ValueError, for_callers(e.what()).c_str());
     } catch (const FileError& e) {
-      PyErr_SetString(PyExc_OSError, e.what());
+      PyErr_SetString(PyExc_OSError, for_callers(e.what()).c_str());
     } catch (const Unsupported& e) {
-      PyErr_SetString(PyExc_NotImplementedError, e.what());
+      PyErr_SetString(PyExc_NotImplementedError, for_callers(e.what()).c_str());
     } catch (const Cancelled& e) {
       PyErr_SetString(PyExc_KeyboardInterrupt, e.what());
     } catch (const Error& e) {
-      PyErr_SetString(PyExc_RuntimeError, e.what());
+      PyErr_SetString(PyExc_RuntimeError, for_callers(e.what()).c_str());
     }
   });
 }
@@ -151,7 +155,10 @@ NB_MODULE(_core, m) {
   m.def("explain_path", &path_of, "formula"_a, "inputs"_a, "seed"_a = nb::none());
   m.def("keep_mask", &keep_mask_on, "formula"_a, "inputs"_a, "keep"_a);
   m.def("alibi_slopes", &alibi_slopes, "heads"_a);
-  m.def("set_num_threads", &set_num_threads, "threads"_a);
+  m.def(
+      "set_num_threads",
+      [](int64_t threads) { set_num_threads(int(std::clamp<int64_t>(threads, -1, std::numeric_limits<int>::max()))); },
+      "threads"_a);
   m.def("num_threads", &num_threads);
   add_pictures(m);
 }

@@ -324,7 +324,7 @@ void names(const char* function, const Attention& a, const Inputs& in) {
       if (t.name == name && in.*t.view) return;
     for (const Named& p : in.parameters)
       if (p.name == name) return;
-    option_error("{}: the attention names the tensor '{}' and the inputs have none of that name; add it to Inputs",
+    option_error("{}: the attention names the tensor '{}' and the inputs have none of that name; pass it",
                  function, name);
   };
   if (a.has_sinks()) require("sinks");
@@ -343,7 +343,7 @@ View<const void> find_tensor(const Inputs& in, std::string_view name) {
     if (t.name == name && in.*t.view) return in.*t.view;
   for (const Named& p : in.parameters)
     if (p.name == name) return p.view;
-  option_error("find_tensor: the inputs have no tensor '{}'; add it to Inputs", name);
+  option_error("find_tensor: the inputs have no tensor '{}'; pass it", name);
 }
 
 }  // namespace qkv

@@ -73,6 +73,12 @@ std::string quoted(std::string_view text) {
   return out + (text.size() > kLongest ? "...\"" : "\"");
 }
 
+/// A message without what begins it, which is the word that was read, or the setter it stands for: "Attention::scale: ...".
+std::string_view without_prefix(std::string_view message) {
+  const size_t end = message.find(": ");
+  return end < message.find(' ') ? message.substr(end + 2) : message;
+}
+
 class Parser {
  public:
   Parser(std::string_view text, const Vocabulary& own) : text_(text), own_(own) { check_vocabulary(); }
@@ -151,7 +157,7 @@ class Parser {
     try {
       found->apply(attention_, colon == word.size() ? std::string_view{} : word.substr(colon + 1));
     } catch (const OptionError& e) {
-      fail(at_, "{}: {}", quoted(word), e.what());
+      fail(at_, "{}: {}", quoted(word), without_prefix(e.what()));
     }
     at_ = end;
   }

@@ -99,7 +99,7 @@ TEST(Parse, RefusesAWordTwiceWhereOnceIsMeant) {
   EXPECT_EQ(refusal("scale:1 scale:1"), "column 9: \"scale:1\" after \"scale:1\"; say it once");
   EXPECT_EQ(refusal("softmax sink_softmax"), "column 9: \"sink_softmax\" after \"softmax\"; say it once");
   EXPECT_EQ(refusal("causal window:1,1 causal"),
-            "column 19: \"causal\": Attention::visible: \"causal\" is in this attention already; say it once");
+            "column 19: \"causal\": \"causal\" is in this attention already; say it once");
   for (const char* text : {"heads:tiled heads:tiled", "zero_key zero_key", "dropout:0 dropout:0", "documents documents",
                            "keep_mask keep_mask", "ignore_mask ignore_mask"}) {
     EXPECT_NE(refusal(text).find("once"), std::string::npos) << text << ": " << refusal(text);

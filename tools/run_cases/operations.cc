@@ -39,7 +39,7 @@ Answer run_merge_masks(const Json& inputs, const Json& options) {
   check_names(inputs, {"attn_ignore_mask", "key_padding_ignore"}, options, {"num_heads"});
   const Array attention(DType::kBool, read_values(required(inputs, "attn_ignore_mask")));
   const Array padding(DType::kBool, read_values(required(inputs, "key_padding_ignore")));
-  const int64_t heads = required(options, "num_heads").get<int64_t>();
+  const int64_t heads = read_count(required(options, "num_heads"));
   const qkv::Layout ignored = attention.view(), padded = padding.view();
   const int axis = ignored.rank == 3 ? 1 : 0;
   Array keep(DType::kBool, std::vector<int64_t>{padded.shape[0], heads, ignored.shape[size_t(axis)], padded.shape[1]});
@@ -99,7 +99,7 @@ Answer run_merge_heads(const Json& inputs, const Json& options) {
 
 Answer run_alibi_slopes(const Json& inputs, const Json& options) {
   check_names(inputs, {"n_heads"}, options, {});
-  const std::vector<float> slopes = qkv::alibi_slopes(required(inputs, "n_heads").get<int>());
+  const std::vector<float> slopes = qkv::alibi_slopes(int(read_count(required(inputs, "n_heads"))));
   Values values{{int64_t(slopes.size())}, {}};
   for (const float slope : slopes) values.numbers.emplace_back(slope);
   return {{"slopes", values}};

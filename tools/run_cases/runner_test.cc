@@ -75,6 +75,8 @@ TEST(RunCases, AnEntryThatIsNotOfTheSchemaFailsAndTheOthersRun) {
             "a: malformed: null among the inputs");
   EXPECT_EQ(refusal_of(R"({"id": "a", "op": "sdpa", "inputs": {"shapes": {"q": [1, 1, 1, 2]}, "q": [[[[1]]]]})" + end),
             "a: malformed: 1 numbers cannot have the shape {1, 1, 1, 2}");
+  EXPECT_EQ(refusal_of(R"({"id": "a", "op": "alibi_slopes", "inputs": {"n_heads": 2000000000})" + end),
+            "a: malformed: expected a number up to 1000000, got 2000000000");
   EXPECT_EQ(
       refusal_of(
           R"({"id": "a", "op": "sdpa_strided", "inputs": {"shape": {"q": [1, 1, 1, 3]}, "strides": {"q": [1, 1, 1, 1]},

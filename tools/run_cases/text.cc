@@ -102,8 +102,8 @@ Answer run_display_labels(const Json& inputs, const Json& options) {
 
 Answer run_row_labels(const Json& inputs, const Json& options) {
   check_names(inputs, {"tokens", "rows", "cols"}, options, {});
-  const auto labels = qkv::cli::axis_labels(texts(inputs, "tokens"), required(inputs, "rows").get<int64_t>(),
-                                            required(inputs, "cols").get<int64_t>());
+  const auto labels = qkv::cli::axis_labels(texts(inputs, "tokens"), read_count(required(inputs, "rows")),
+                                            read_count(required(inputs, "cols")));
   return {{"row_labels", Json(labels.rows)}, {"col_labels", Json(labels.columns)}};
 }
 

@@ -94,6 +94,13 @@ std::vector<int64_t> read_shape(const Json& json) {
   return shape;
 }
 
+int64_t read_count(const Json& json) {
+  constexpr int64_t kMost = 1'000'000;
+  if (!json.is_number_integer() || std::abs(json.get<double>()) > double(kMost))
+    throw Malformed(fmt::format("expected a number up to {}, got {}", kMost, json.dump()));
+  return json.get<int64_t>();
+}
+
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "{";
   for (const int64_t n : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(n);

@@ -37,6 +37,9 @@ Values read_values(const Json&, const std::vector<int64_t>& shape);
 
 std::vector<int64_t> read_shape(const Json&);
 
+/// A number of heads, rows, ...: at most a million, as memory is made for them. Throws Malformed for other things.
+int64_t read_count(const Json&);
+
 /// "{2, 3}"
 std::string shape_text(const std::vector<int64_t>&);
 /// Short, with "nan", "inf", "-inf".

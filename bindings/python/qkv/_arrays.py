@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,21 @@ def is_torch(x: object) -> bool:
         return False
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+KEYWORDS = {"key": "k", "value": "v", "softcaps": "softcap", "scales": "scale"}  #: for tensors of other names
+
+
+def expect_one_library(q: Array, tensors: Mapping[str, Array]) -> None:
+    """Raises TypeError for tensors of another library than q: what torch does not see gets no gradients."""
+    wanted = is_torch(q)
+    for name, x in tensors.items():
+        if is_torch(x) != wanted:
+            name = KEYWORDS.get(name, name)
+            of_q, of_x = (
+                ("a", f"none; pass torch.from_numpy({name})") if wanted else ("no", f"one; pass {name}.numpy(), or q as one")
+            )
+            raise TypeError(f"q is {of_q} tensor of torch and {name} is {of_x}")
 
 
 def dtype_name(x: Array) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from . import _core
-from ._arrays import Array, accept, accept_floats, empty, is_torch, lend, sum_type
+from ._arrays import Array, accept, accept_floats, empty, expect_one_library, is_torch, lend, sum_type
 from ._formula import Attention, parsed
 from ._prepare import Layout, Problem, prepare, prepare_packed
 from ._results import RESULTS, Gradients, Observation, Statistics, Top
@@ -190,16 +190,29 @@ def lent(tensors: dict[str, Array]) -> dict[str, Any]:
 
 
 def attention_backward(
-    dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, dlse: Array | None = None, **options: Any
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    dlse: Array | None = None,
+    cu_seqlens_q: Array | None = None,
+    cu_seqlens_k: Array | None = None,
+    **options: Any,
 ) -> Gradients:
     """The gradients of a loss by what `attention` was given, from those by out and lse. PyTorch does this by itself.
 
     dout: like out. out, lse: as `attention(..., return_lse=True)` gave them, with the same options (dropout: the same
-    seed). dlse: like lse, absent: 0. Weights are made again from lse: see docs/semantics.md, section 7, for how close
-    that is.
+    seed). dlse: like lse, absent: 0. cu_seqlens_*: of a packed batch, as `attention_varlen` had them. Weights are made
+    again from lse: see docs/semantics.md, section 7, for how close that is.
     Returns `Gradients`: those by q, k, v like these, those by parameters float32 (of float64 q float64).
     """
-    p = prepare(q, k, v, options)
+    if cu_seqlens_q is None and cu_seqlens_k is None:
+        p = prepare(q, k, v, options)
+    else:
+        p = prepare_packed(q, k, v, cu_seqlens_q, cu_seqlens_k, options)
     if p.seed is not None and options.get("seed") is None:
         raise ValueError("seed is None, and dropout is drawn by a seed; pass the one that `attention` had, also to `attention`")
 
@@ -211,6 +224,7 @@ def attention_backward(
     upstream = {"dout": inside("dout", dout), "out": inside("out", out), "lse": inside("lse", lse)}
     if dlse is not None:
         upstream["dlse"] = inside("dlse", dlse)
+    expect_one_library(p.query, upstream)
     found = gradients(p, upstream)
     back = {name: p.give_back(found[tensor]) for name, tensor in (("q", "query"), ("k", "key"), ("v", "value"))}
     names = {"softcap": "softcaps", "scale": "scales"}
@@ -281,6 +295,8 @@ def merge(outs: list[Array], lses: list[Array], *, sinks: Array | None = None) -
     outs = [accept_floats("out", x) for x in outs]
     lses = [accept_floats("lse", x) for x in lses]
     sinks = None if sinks is None else accept_floats("sinks", sinks)
+    for part in ({"out": x, "lse": y} for x, y in zip(outs, lses)):
+        expect_one_library(outs[0], part | ({} if sinks is None else {"sinks": sinks}))
     if is_torch(outs[0]):
         from . import _autograd, _operators
 

@@ -10,7 +10,17 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from ._arrays import Array, accept, accept_floats, dtype_name, empty, integers, is_torch, is_traced
+from ._arrays import (
+    Array,
+    accept,
+    accept_floats,
+    dtype_name,
+    empty,
+    expect_one_library,
+    integers,
+    is_torch,
+    is_traced,
+)
 from ._formula import Attention, facts
 
 Layout = Literal["bhld", "blhd"]
@@ -114,7 +124,7 @@ def prepare(q: Any, k: Any, v: Any, options: dict[str, Any]) -> Problem:
 
 def prepare_packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, options: dict[str, Any]) -> Problem:
     """The same for sequences of different lengths, one after the other: q {total, Hq, D}."""
-    o = options_of({n: x for n, x in options.items() if n not in ("layout", "kv_lengths") or refuse_packed(n)})
+    o = options_of(refuse_unpacked(options))
     q, k, v = accept_floats("q", q), accept_floats("k", k), accept_floats("v", v)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 3:
@@ -197,6 +207,7 @@ def fill(p: Problem, o: Options) -> None:
             if t[name].ndim == 0:
                 t[name] = t[name][None]
     training(p, o, dropout if given is None else facts(given)[1])
+    expect_one_library(q, t)
 
 
 def training(p: Problem, o: Options, dropout: float) -> None:
@@ -337,16 +348,18 @@ def frames_of_the_package() -> int:
 
 
 def looks_like_mask(x: Array) -> bool:
-    """Nothing but 0 and 1, and both. A look at the beginning spares most tensors the rest."""
+    """Nothing but 0 and 1, and both. A look at some rows spares most tensors the rest."""
     if is_torch(x) and (x.requires_grad or is_traced(x)):
         return False
     if x.ndim == 0 or 0 in x.shape:
         return False
-    for part in (x[(0,) * (x.ndim - 1)][:64], x):
-        zero, one = part == 0, part == 1
-        if not bool((zero | one).all()):
-            return False
-    return bool(zero.any()) and bool(one.any())
+    some = x[tuple(slice(None, None, max(1, n // most)) for n, most in zip(x.shape, (2, 2, 8, 256)[-x.ndim :]))]
+    return zeros_and_ones(some) and zeros_and_ones(x)
+
+
+def zeros_and_ones(x: Array) -> bool:
+    zero, one = x == 0, x == 1
+    return bool((zero | one).all()) and bool(zero.any()) and bool(one.any())
 
 
 MEANT = {
@@ -372,5 +385,16 @@ def options_of(options: dict[str, Any]) -> Options:
     return options  # type: ignore[return-value]
 
 
-def refuse_packed(name: str) -> bool:
-    raise TypeError(f"a packed batch has no {name}: its lengths are in cu_seqlens_k, its layout is (total, heads, width)")
+#: What a packed batch does not have, and why.
+UNPACKED = {
+    "layout": "it is (total, heads, width)",
+    "kv_lengths": "cu_seqlens_k has them",
+    "return_weights": "sequences have matrices of different sizes; call attention for each",
+}
+
+
+def refuse_unpacked(options: dict[str, Any]) -> dict[str, Any]:
+    for name in options:
+        if name in UNPACKED:
+            raise TypeError(f"a packed batch has no {name}: {UNPACKED[name]}")
+    return options

@@ -226,8 +226,8 @@ def alibi_slopes(inputs: Json, options: Json) -> Answer:
     only_known(inputs, "input", ("n_heads",))
     only_known(options, "option", ())
     heads = required(inputs, "n_heads")
-    if not isinstance(heads, int):
-        raise Malformed(f"n_heads is {heads}")
+    if not isinstance(heads, int) or abs(heads) > 1_000_000:
+        raise Malformed(f"expected a number up to 1000000, got {heads}")
     return {"slopes": values_of(call(qkv.alibi_slopes, heads))}
 
 

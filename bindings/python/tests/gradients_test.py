@@ -140,6 +140,25 @@ def test_three_axes_have_the_gradients_of_one_batch_entry() -> None:
     np.testing.assert_array_equal(one.bias, batch.bias)
 
 
+def test_packed_sequences_have_the_gradients_of_each() -> None:
+    cu_q, cu_k = [0, 3, 3, 8], [0, 4, 6, 13]
+    q, k, v, dout = (random((n, 2, 4), seed=s) for s, n in enumerate((8, 13, 13, 8)))
+    options: Options = dict(causal=True, align="bottom_right", sinks=random((2,), seed=5))
+    out, lse = qkv.attention_varlen(q, k, v, cu_q, cu_k, return_lse=True, **options)
+    got = qkv.attention_backward(dout, q, k, v, out, lse, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, **options)
+    sinks = np.zeros(2)
+    for n in range(3):
+        of_q, of_k = slice(*cu_q[n : n + 2]), slice(*cu_k[n : n + 2])
+        one = [x[rows].swapaxes(0, 1) for x, rows in ((dout, of_q), (q, of_q), (k, of_k), (v, of_k), (out, of_q))]
+        alone = qkv.attention_backward(*one, lse[of_q].T, **options)
+        for packed, rows, expected in ((got.q, of_q, alone.q), (got.k, of_k, alone.k), (got.v, of_k, alone.v)):
+            np.testing.assert_array_equal(packed[rows], expected.swapaxes(0, 1))
+        sinks += alone.sinks
+    np.testing.assert_allclose(got.sinks, sinks, rtol=1e-6)
+    with pytest.raises(TypeError, match="cu_seqlens_k has type object, expected whole numbers"):
+        qkv.attention_backward(dout, q, k, v, out, lse, cu_seqlens_q=cu_q)
+
+
 def test_dropout_by_a_seed_is_drawn_again() -> None:
     by_seed = some_gradients("float32", dropout=0.5, seed=11, training=True)
     again = some_gradients("float32", dropout=0.5, seed=11, training=True)

@@ -105,22 +105,24 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no_align": (dict(causal=True), ValueError, "3 queries and 5 keys .*Say align top_left or bottom_right"),
     "align": (dict(causal=True, align="left"), ValueError, "align is 'left', expected 'top_left', 'bottom_right'"),
     "heads_word": (dict(heads="mixed"), ValueError, "mixed"),
-    "lengths_beyond": (dict(kv_lengths=[6, 1]), ValueError, "is 6, expected 0 to 5"),
+    "offset_shape": (dict(q_offset=[1, 2, 3]), ValueError, r"^q_offset has shape \(3,\), expected \(2,\) or \(1,\)"),
+    "no_tensor": (dict(attention="softcaps"), ValueError, "^the attention names the tensor 'softcap'.*pass it"),
+    "lengths_beyond": (dict(kv_lengths=[6, 1]), ValueError, r"^kv_lengths\[0\] is 6, expected 0 to 5"),
     "lengths_below": (dict(kv_lengths=[-1, 1]), ValueError, "is -1, expected 0 to 5"),
     "lengths_float": (dict(kv_lengths=[1.0, 2.0]), TypeError, "kv_lengths has type float64, expected whole numbers"),
     "lengths_bool": (dict(kv_lengths=[True, False]), TypeError, "kv_lengths has type bool, expected whole numbers"),
     "lengths_huge": (dict(kv_lengths=[2**31, 1]), ValueError, "kv_lengths holds numbers beyond int32"),
-    "lengths_many": (dict(kv_lengths=[1, 2, 3]), ValueError, r"expected \{2\}"),
+    "lengths_many": (dict(kv_lengths=[1, 2, 3]), ValueError, r"kv_lengths has shape \(3,\), expected \(2,\)"),
     "lengths_text": (dict(kv_lengths="5"), TypeError, "kv_lengths has type <U1, expected whole numbers"),
     "ids_float": (dict(document_ids=np.zeros((2, 5))), TypeError, "document_ids has type float64"),
-    "ids_shape": (dict(document_ids=np.zeros((2, 5), int)), ValueError, "query_documents has shape"),
+    "ids_shape": (dict(document_ids=np.zeros((2, 5), int)), ValueError, "document_ids of queries has shape"),
     "key_start": (dict(key_start=-1), ValueError, "key_start.* is -1, expected 0 or more"),
     # numbers
     "scale_nan": (dict(scale=float("nan")), ValueError, "scale"),
     "scale_text": (dict(scale="0.5"), TypeError, "scale is a str"),
     "scale_bool": (dict(scale=True), TypeError, "scale is a bool"),
-    "scale_shape": (dict(scale=np.ones(3, np.float32)), ValueError, "scale"),
-    "softcap_zero": (dict(softcap=0.0), ValueError, "softcap"),
+    "scale_shape": (dict(scale=np.ones(3, np.float32)), ValueError, r"^scale: the tensor has shape \(3,\)"),
+    "softcap_zero": (dict(softcap=0.0), ValueError, '"softcap:0.0": expected a number above 0'),
     "softcap_below": (dict(softcap=np.full(4, -1.0)), ValueError, "softcap"),
     "slopes_shape": (dict(alibi_slopes=np.ones(2), align="top_left"), ValueError, "alibi_slopes has shape"),
     "sinks_list": (dict(sinks=[0.0] * 4), TypeError, "sinks is a list"),
@@ -165,8 +167,10 @@ def test_packed_batches_have_neither_layout_nor_lengths() -> None:
         qkv.attention_varlen(q, q, q, [0, 3, 1], [0, 3, 4])
     with pytest.raises(TypeError, match="cu_seqlens_q has type float64"):
         qkv.attention_varlen(q, q, q, [0.0, 4.0], [0, 4])
-    with pytest.raises(TypeError, match="no parameter 'return_weights'"):
+    with pytest.raises(TypeError, match="a packed batch has no return_weights.*call attention for each"):
         qkv.attention_varlen(q, q, q, [0, 4], [0, 4], return_weights=True)
+    with pytest.raises(ValueError, match=r"^cu_seqlens_k ends with 5, expected 4"):
+        qkv.attention_varlen(q, q, q, [0, 4], [0, 5])
 
 
 # ---- a bias that looks like a mask ----
@@ -195,6 +199,16 @@ def test_another_bias_does_not_warn(bias: np.ndarray) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         qkv.attention(Q, K, K, bias=bias)
+
+
+@pytest.mark.usefixtures("not_warned")
+@pytest.mark.parametrize("hidden", [slice(2900, None), slice(0, 1500), slice(1, None, 2)])
+def test_a_mask_of_long_rows_is_seen_too(hidden: slice) -> None:
+    bias = np.zeros((2, 1, 3, 3000), np.float32)
+    bias[1, :, :, hidden] = 1
+    q, k = np.zeros((2, 4, 3, 8), np.float32), np.zeros((2, 2, 3000, 8), np.float32)
+    with pytest.warns(UserWarning, match="nothing but 0 and 1"):
+        qkv.attention(q, k, k, bias=bias)
 
 
 @pytest.mark.usefixtures("not_warned")

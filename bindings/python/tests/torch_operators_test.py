@@ -26,6 +26,25 @@ def outputs_of(case: str) -> Callable[..., tuple[Tensor, Tensor]]:
     return function
 
 
+def test_tensors_of_numpy_and_torch_do_not_mix() -> None:
+    q, k, v = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 5, 4, requires_grad=True), torch.zeros(1, 2, 5, 4)
+    a, bias = torch.zeros(1, 2, 3, 4).numpy(), torch.zeros(3, 5)
+    with pytest.raises(TypeError, match="q is no tensor of torch and k is one; pass k.numpy"):
+        qkv.attention(a, k, v)
+    with pytest.raises(TypeError, match=r"q is a tensor of torch and v is none; pass torch.from_numpy\(v\)"):
+        qkv.attention(q, k, v.numpy())
+    with pytest.raises(TypeError, match=r"bias is none; pass torch.from_numpy\(bias\)"):
+        qkv.attention(q, k, v, bias=bias.numpy())
+    with pytest.raises(TypeError, match=r"softcap is none; pass torch.from_numpy\(softcap\)"):
+        qkv.attention(q, k, v, softcap=torch.ones(2).numpy())
+    with pytest.raises(TypeError, match=r"lse is none; pass torch.from_numpy\(lse\)"):
+        qkv.merge([q], [q[..., 0].numpy()])
+    with pytest.raises(TypeError, match="dout is one"):
+        qkv.attention_backward(q, a, a, a, a, a[..., 0])
+    lengths = torch.tensor([4])  # whole numbers are taken from anywhere
+    assert torch.equal(qkv.attention(q, k, v, kv_lengths=lengths.numpy()), qkv.attention(q, k, v, kv_lengths=lengths))
+
+
 # ---- gradients ----
 
 
