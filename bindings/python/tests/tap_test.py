@@ -332,13 +332,38 @@ def test_layers_with_different_masks_are_saved_with_one_formula(tmp_path: Path) 
     record.save(tmp_path / "two.npz")
     saved = np.load(tmp_path / "two.npz")
     said = json.loads((tmp_path / "two.json").read_text())
-    assert said["attention"] == "keep_mask | bias"
+    assert said["attention"] == "keep_mask | bias | softmax"
     assert sorted(n for n in saved if n.startswith("layer0")) == [
         "layer0.bias", "layer0.k", "layer0.keep_mask", "layer0.out", "layer0.q", "layer0.scale", "layer0.v"
     ]  # fmt: skip
     for n, layer in enumerate(record):
         assert np.array_equal(saved[f"layer{n}.out"], layer.out.numpy())
     read(tmp_path / "two.npz", "compare")
+
+
+def test_a_record_is_seen(tmp_path: Path) -> None:
+    class Two(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = qkv.attention(x, x, x, causal=True)
+            return qkv.attention(x, x, x, softcap=3.0)
+
+    model = torch.nn.Sequential(Two())
+    with qkv.tap(model) as record:
+        model(torch.randn(1, 2, 5, 8, generator=torch.Generator().manual_seed(0)))
+    for n, layer in enumerate(record):
+        layer.name, layer.run = str(n), 0
+    tokens = ["the", "cat", "sat", "on", "it"]
+    both = record.see(tokens=tokens)
+    assert [layer["layer"] for layer in both.data["layers"]] == [0, 1]
+    one = record.see(tokens=tokens, layer=1, head=0)
+    assert "cat" in one.text(color="never")
+    mine = qkv.see(record[1].q, record[1].k, softcap=3.0, layer=1, head=0, tokens=tokens)
+    assert one.data == mine.data
+    both.save(tmp_path / "page.html")
+    with pytest.raises(ValueError, match="layer is 2, expected 0 to 1"):
+        record.see(layer=2)
+    with pytest.raises(ValueError, match="no attention was recorded for run 7"):
+        record.see(run=7)
 
 
 def test_bfloat16_is_marked(tmp_path: Path) -> None:
