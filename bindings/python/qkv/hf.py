@@ -2,8 +2,13 @@
 
 >>> import qkv.hf
 >>> qkv.hf.register()
->>> model = AutoModel.from_pretrained(name, attn_implementation="qkv")  # doctest: +SKIP
->>> model(**inputs, output_attentions=True).attentions                  # doctest: +SKIP
+
+From here on from_pretrained(name, attn_implementation="qkv") loads models with it; a small one of random weights:
+
+>>> config = GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=100)
+>>> model = AutoModel.from_config(config, attn_implementation="qkv").eval()
+>>> [tuple(x.shape) for x in model(input_ids=torch.tensor([[1, 2, 3]]), output_attentions=True).attentions]
+[(1, 4, 3, 3), (1, 4, 3, 3)]
 """
 
 from __future__ import annotations

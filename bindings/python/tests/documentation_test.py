@@ -16,13 +16,17 @@ import numpy as np
 import pytest
 import qkv
 
-MODULES = sorted(m.name for m in pkgutil.iter_modules(qkv.__path__) if m.name not in ("_core", "torch"))
+MODULES = sorted(m.name for m in pkgutil.iter_modules(qkv.__path__) if m.name != "_core")
 
 
 @pytest.mark.parametrize("name", ["", *MODULES])
 def test_examples_in_docstrings_run(name: str) -> None:
     module = pytest.importorskip(f"qkv.{name}" if name else "qkv")  # some need PyTorch or transformers
-    result = doctest.testmod(module, extraglobs={"np": np, "qkv": qkv})
+    known: dict[str, typing.Any] = {"np": np, "qkv": qkv}
+    if name == "hf":
+        transformers = pytest.importorskip("transformers")
+        known |= {"GPT2Config": transformers.GPT2Config, "AutoModel": transformers.AutoModel}
+    result = doctest.testmod(module, extraglobs=known)
     assert result.failed == 0
 
 
@@ -54,6 +58,17 @@ def test_the_package_says_its_types() -> None:
 def test_importing_it_does_not_import_pytorch() -> None:
     code = "import qkv, sys; assert not {'torch', 'transformers', 'jax'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_page_about_python_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "python.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, typing.Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        for module in re.findall(r"^import (torch|transformers)$", block, re.MULTILINE):
+            pytest.importorskip(module)
+        exec(block, names)
+    assert {path.name for path in tmp_path.iterdir()} >= {"page.html", "layer.html", "layer.npz"}
 
 
 def test_the_example_of_the_readme_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
