@@ -168,7 +168,7 @@ TEST(Errors, OfParametersOfOnesOwn) {
                             with({"relative_table", "bias"}, table.view()));
   expect_error<OptionError>("nobody names it", {"'table'", "does not name", "leave it out"},
                             with({"relative_table", "table"}, table.view()));
-  expect_error<OptionError>("missing", {"'relative_table'", "add it to Inputs"}, with({}, {}));
+  expect_error<OptionError>("missing", {"'relative_table'", "pass it"}, with({}, {}));
 }
 
 TEST(Errors, OfMoreRulesThanCanBeToldApart) {
