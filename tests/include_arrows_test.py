@@ -18,6 +18,7 @@ MAY_USE = {
     "reference": {"core"},
     "attention": {"core", "policies", "kernels"},
     "inspect": {"core", "policies", "kernels", "attention"},
+    "nn": {"core", "kernels", "attention"},
 }
 # Public headers name no third party: a user needs none to compile.
 STANDARD = re.compile(r"^[a-z_0-9]+$")

@@ -9,45 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "qkv/view.h"
+#include "qkv/array.h"
 
 namespace qkv {
-
-/// A tensor that owns its memory. Any rank; element [0, ..., 0] lies at the beginning, 64-byte aligned.
-class QKV_EXPORT Array {
- public:
-  Array() = default;  ///< no tensor: float32 {0}
-  /// Zeros, contiguous, last axis fastest. Throws ShapeError for a negative size or one past 64 bits.
-  Array(DType, std::vector<int64_t> shape);
-
-  DType dtype() const { return dtype_; }
-  const std::vector<int64_t>& shape() const { return shape_; }
-  const std::vector<int64_t>& strides() const {
-    return strides_;
-  }                      ///< in elements; Fortran order has the first axis fastest
-  int64_t size() const;  ///< elements; 1 for rank 0
-  size_t bytes() const { return bytes_; }
-  const void* data() const { return data_.get(); }
-  void* data() { return data_.get(); }
-
-  /// A scalar (rank 0) is seen as {1}. Throws ShapeError above rank 4. Valid as long as this array lives, also when moved.
-  View<const void> view() const;
-  View<void> view();
-
-  /// Memory that a reader has filled. `fortran`: the first axis is the fastest.
-  struct Free {
-    void operator()(std::byte*) const;
-  };
-  using Memory = std::unique_ptr<std::byte[], Free>;
-  static Array adopt(DType, std::vector<int64_t> shape, bool fortran, Memory, size_t bytes);
-
- private:
-  Layout layout() const;
-  DType dtype_ = DType::kFloat32;
-  std::vector<int64_t> shape_{0}, strides_{1};
-  Memory data_;
-  size_t bytes_ = 0;
-};
 
 /// Reads one .npy file: versions 1 to 3, C and Fortran order, float16/32/64, bool, all integers; big-endian numbers are
 /// converted, bool is 0 or 1 whatever the byte was. Object arrays, records, strings, complex numbers and dates are refused.

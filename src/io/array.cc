@@ -6,7 +6,7 @@
 
 #include "io/bytes.h"
 #include "qkv/error.h"
-#include "qkv/io.h"
+#include "qkv/array.h"
 
 namespace qkv {
 
