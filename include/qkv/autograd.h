@@ -12,7 +12,7 @@
 #include "qkv/executor.h"
 #include "qkv/view.h"
 
-namespace qkv {
+namespace qkv::nn {
 
 /// Numbers that learn. It has one place in memory, to which variables refer.
 struct QKV_EXPORT Parameter {
@@ -55,6 +55,8 @@ class QKV_EXPORT Variable {
   /// The same elements under another layout, which begins `offset` elements further on. Throws ShapeError where it would reach
   /// beyond them.
   Variable seen_as(const Layout&, int64_t offset = 0) const;
+  /// Whether both have the same first element.
+  bool begins_with(const Variable& other) const { return node_ == other.node_ && offset_ == other.offset_; }
 
   // ---- for operations ----
   View<void> to_write() const;  ///< the value, once, where it is made
@@ -150,4 +152,4 @@ class QKV_EXPORT Tape {
   int paused_ = 0;
 };
 
-}  // namespace qkv
+}  // namespace qkv::nn

@@ -7,7 +7,7 @@
 #include "nn/pool.h"
 #include "qkv/autograd.h"
 
-namespace qkv::detail {
+namespace qkv::nn::detail {
 
 /// Numbers and their gradient. Both lie in the pool, or with whoever lent them.
 struct Node {
@@ -26,4 +26,4 @@ struct Node {
   void begin_gradient(bool zero);
 };
 
-}  // namespace qkv::detail
+}  // namespace qkv::nn::detail

@@ -4,7 +4,7 @@
 #include <bit>
 #include <new>
 
-namespace qkv::detail {
+namespace qkv::nn::detail {
 namespace {
 
 constexpr std::align_val_t kLine{64};
@@ -43,4 +43,4 @@ Pool::~Pool() {
     for (std::byte* data : blocks) ::operator delete(data, kLine);
 }
 
-}  // namespace qkv::detail
+}  // namespace qkv::nn::detail

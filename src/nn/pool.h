@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace qkv::detail {
+namespace qkv::nn::detail {
 
 /// Hands out blocks on 64-byte lines, and keeps those that come back. Sizes are rounded up to an eighth of a power of two, so that
 /// lengths that vary a little find each other's blocks.
@@ -51,4 +51,4 @@ class Pool {
   size_t used_ = 0, peak_ = 0;
 };
 
-}  // namespace qkv::detail
+}  // namespace qkv::nn::detail

@@ -8,7 +8,7 @@
 #include "qkv/dropout.h"
 #include "qkv/error.h"
 
-namespace qkv {
+namespace qkv::nn {
 
 using detail::Node;
 
@@ -150,7 +150,7 @@ Variable Tape::make(const Layout& shape, DType dtype) {
   node->size = shape.size();
   node->value = detail::Pool::Block(pool_, node->bytes());
   node->numbers = node->value.data();
-  return {std::move(node), Layout(std::span(shape.shape).first(size_t(shape.rank)))};
+  return {std::move(node), Layout(std::span<const int64_t>(shape.shape).first(size_t(shape.rank)))};
 }
 
 void Tape::record(std::initializer_list<Variable> made, std::initializer_list<Variable> from,
@@ -251,4 +251,4 @@ Variable Tape::checkpoint(std::span<const Variable> inputs, const Segment& segme
   return y;
 }
 
-}  // namespace qkv
+}  // namespace qkv::nn

@@ -7,7 +7,7 @@
 #include "qkv/autograd.h"
 #include "qkv/error.h"
 
-namespace qkv {
+namespace qkv::nn {
 namespace {
 
 using testing::ElementsAre;
@@ -236,4 +236,4 @@ TEST_F(TapeTest, RefusesWhatIsNoLossAndWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace qkv
+}  // namespace qkv::nn
