@@ -2,6 +2,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <stop_token>
@@ -60,6 +62,8 @@ class QKV_EXPORT Safetensors {
   Safetensors& operator=(Safetensors&&) noexcept;
 
   const std::vector<std::string>& names() const;  ///< in the order of the data
+  /// The texts of __metadata__, by their keys.
+  const std::map<std::string, std::string, std::less<>>& metadata() const;
   bool contains(std::string_view name) const;
   /// A copy. Throws FileError: no such name (the message lists what there is), float8 and other types that tensors do not have
   /// here, or a file that became shorter since it was opened.
@@ -80,6 +84,13 @@ struct NamedTensor {
   View<const void> view{};
 };
 enum class Compression : uint8_t { kStored, kDeflate };
+
+/// Writes all tensors in C order, as they are in type, and texts beside them, into one .safetensors that appears complete or not
+/// at all; data begin at a multiple of 64 bytes. The same tensors give the same bytes. Throws FileError; ArgumentError for a name
+/// that is empty, twice or reserved (__metadata__), for text that is no UTF-8; Cancelled.
+QKV_EXPORT void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
+                                  const std::map<std::string, std::string, std::less<>>& metadata = {},
+                                  std::stop_token stop = {});
 
 /// Writes all tensors, each as write_npy does, into one file that appears complete or not at all. The same tensors give
 /// the same bytes. Throws FileError; ArgumentError for a name that is empty or twice; Cancelled.

@@ -5,8 +5,8 @@
 #include <fmt/ranges.h>
 
 #include "io/bytes.h"
-#include "qkv/error.h"
 #include "qkv/array.h"
+#include "qkv/error.h"
 
 namespace qkv {
 

@@ -52,17 +52,6 @@ std::string read_header(Source& source, const std::string& file) {
   return text;
 }
 
-/// The elements in C order, one after the other.
-template <class T> void pack(View<const T> from, std::byte* to) {
-  for (int64_t a = 0; a < from.shape[0]; ++a) {
-    for (int64_t b = 0; b < from.shape[1]; ++b) {
-      for (int64_t c = 0; c < from.shape[2]; ++c) {
-        for (int64_t d = 0; d < from.shape[3]; ++d, to += sizeof(T)) std::memcpy(to, &from(a, b, c, d), sizeof(T));
-      }
-    }
-  }
-}
-
 void widen(View<const bfloat16> from, std::byte* to) {
   float* out = reinterpret_cast<float*>(to);
   for (int64_t a = 0; a < from.shape[0]; ++a) {
@@ -72,24 +61,6 @@ void widen(View<const bfloat16> from, std::byte* to) {
       }
     }
   }
-}
-
-void pack_any(View<const void> from, std::byte* to) {
-  if (from.dtype == DType::kBFloat16) return widen(from.as<const bfloat16>(), to);
-  switch (size_of(from.dtype)) {
-    case 1: return pack(from.as<const uint8_t>(), to);
-    case 2: return pack(from.as<const uint16_t>(), to);
-    case 4: return pack(from.as<const uint32_t>(), to);
-    default: return pack(from.as<const uint64_t>(), to);
-  }
-}
-
-bool lies_in_c_order(const Layout& layout) {
-  int64_t step = 1;
-  for (int axis = layout.rank; axis-- > 0; step *= layout.shape[axis]) {
-    if (layout.shape[axis] != 1 && layout.strides[axis] != step) return false;
-  }
-  return true;
 }
 
 std::string shape_tuple(const Layout& layout) {
@@ -136,14 +107,14 @@ Array parse_npy(Source& source, const std::string& file, uint64_t limit) {
 
 NpyImage npy_image(View<const void> tensor) {
   const bool widens = tensor.dtype == DType::kBFloat16;
-  const DType stored = widens ? DType::kFloat32 : tensor.dtype;
-  const size_t bytes = static_cast<size_t>(tensor.size()) * size_of(stored);
-  NpyImage image{npy_preamble(stored, shape_tuple(tensor)), {static_cast<const std::byte*>(tensor.data), bytes}, {}};
-  if (bytes == 0) image.data = {};
-  else if (widens || !lies_in_c_order(tensor)) {
-    image.packed = allocate(bytes);
-    pack_any(tensor, image.packed.get());
-    image.data = {image.packed.get(), bytes};
+  NpyImage image{npy_preamble(widens ? DType::kFloat32 : tensor.dtype, shape_tuple(tensor)), {}};
+  if (!widens) {
+    image.elements = in_c_order(tensor);
+  } else if (tensor.size() > 0) {
+    const size_t bytes = static_cast<size_t>(tensor.size()) * sizeof(float);
+    image.elements.packed = allocate(bytes);
+    widen(tensor.as<const bfloat16>(), image.elements.packed.get());
+    image.elements.data = {image.elements.packed.get(), bytes};
   }
   return image;
 }
@@ -163,7 +134,7 @@ void write_npy(const std::string& path, View<const void> tensor, std::stop_token
   const io::NpyImage image = io::npy_image(tensor);
   io::OutputFile file("write_npy", path);
   file.write(std::as_bytes(std::span(image.preamble)));
-  file.write(image.data, stop);
+  file.write(image.elements.data, stop);
   file.commit();
 }
 

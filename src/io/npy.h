@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/bytes.h"
+#include "io/c_order.h"
 
 namespace qkv::io {
 
@@ -15,8 +16,7 @@ Array parse_npy(Source& source, const std::string& file, uint64_t limit);
 /// What a tensor is in a file: header and elements in C order. Points into the view where that lies so already.
 struct NpyImage {
   std::string preamble;
-  std::span<const std::byte> data;
-  Array::Memory packed;
+  CopyInOrder elements;
 };
 NpyImage npy_image(View<const void> tensor);
 

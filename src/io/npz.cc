@@ -170,16 +170,6 @@ Array Npz::read(std::string_view name) const { return impl_->read(name); }
 
 namespace {
 
-void check_names(std::span<const NamedTensor> tensors) {
-  std::set<std::string_view> seen;
-  for (const NamedTensor& t : tensors) {
-    if (t.name.empty()) throw ArgumentError("write_npz: a tensor has no name; give each one, such as \"q\"");
-    if (!t.view) throw ArgumentError(fmt::format("write_npz: tensor '{}' is absent (rank 0)", t.name));
-    if (!seen.insert(t.name).second)
-      throw ArgumentError(fmt::format("write_npz: the name '{}' is given twice; rename one", t.name));
-  }
-}
-
 [[noreturn]] void fail_writing(const std::string& path, zip_t* archive) {
   throw FileError(
       fmt::format("write_npz: {} cannot be written: {}; choose another place", path, zip_strerror(archive)));
@@ -190,8 +180,9 @@ void add_entry(zip_t* archive, const std::string& path, const std::string& name,
                Compression compression) {
   zip_buffer_fragment_t parts[2];
   parts[0] = {reinterpret_cast<zip_uint8_t*>(const_cast<char*>(image.preamble.data())), image.preamble.size()};
-  parts[1] = {reinterpret_cast<zip_uint8_t*>(const_cast<std::byte*>(image.data.data())), image.data.size()};
-  zip_source_t* source = zip_source_buffer_fragment(archive, parts, image.data.empty() ? 1 : 2, 0);
+  parts[1] = {reinterpret_cast<zip_uint8_t*>(const_cast<std::byte*>(image.elements.data.data())),
+              image.elements.data.size()};
+  zip_source_t* source = zip_source_buffer_fragment(archive, parts, image.elements.data.empty() ? 1 : 2, 0);
   if (source == nullptr) fail_writing(path, archive);
   const zip_int64_t index = zip_file_add(archive, (name + std::string(kSuffix)).c_str(), source, ZIP_FL_ENC_UTF_8);
   if (index < 0) {
@@ -211,7 +202,7 @@ void add_entry(zip_t* archive, const std::string& path, const std::string& name,
 
 void write_npz(const std::string& path, std::span<const NamedTensor> tensors, Compression compression,
                std::stop_token stop) {
-  check_names(tensors);
+  io::check_names("write_npz", tensors);
   if (tensors.empty()) throw ArgumentError("write_npz: tensors is empty; a zip without entries is no file");
   std::vector<io::NpyImage> images;
   for (const NamedTensor& t : tensors) images.push_back(io::npy_image(t.view));

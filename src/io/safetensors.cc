@@ -113,6 +113,7 @@ struct Safetensors::Impl {
   RandomFile file;
   uint64_t data_begin = 0;
   std::vector<io::SafetensorsEntry> entries;
+  std::map<std::string, std::string, std::less<>> metadata;
   std::vector<std::string> names;
   std::map<std::string, size_t, std::less<>> index;
   std::unique_ptr<Mapping> mapping;  // made by the first view
@@ -122,7 +123,8 @@ struct Safetensors::Impl {
     std::string text(length, '\0');
     file.read(text.data(), length, kLengthBytes);
     data_begin = kLengthBytes + length;
-    entries = io::parse_safetensors_header(text, file.size() - data_begin, path);
+    auto header = io::parse_safetensors_header(text, file.size() - data_begin, path);
+    entries = std::move(header.entries), metadata = std::move(header.metadata);
     for (const io::SafetensorsEntry& e : entries) {
       index.emplace(e.name, names.size());
       names.push_back(e.name);
@@ -183,6 +185,7 @@ Safetensors::Safetensors(Safetensors&&) noexcept = default;
 Safetensors& Safetensors::operator=(Safetensors&&) noexcept = default;
 
 const std::vector<std::string>& Safetensors::names() const { return impl_->names; }
+const std::map<std::string, std::string, std::less<>>& Safetensors::metadata() const { return impl_->metadata; }
 bool Safetensors::contains(std::string_view name) const { return impl_->index.contains(name); }
 Array Safetensors::read(std::string_view name) const { return impl_->read(name); }
 View<const void> Safetensors::view(std::string_view name) const { return impl_->view(name); }

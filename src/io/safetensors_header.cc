@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -63,7 +64,7 @@ class Reader {
  public:
   explicit Reader(const std::string& file) : file_(file) {}
 
-  std::vector<SafetensorsEntry> take() { return std::move(entries_); }
+  SafetensorsHeader take() { return {std::move(entries_), std::move(metadata_)}; }
 
   bool null() { return unexpected("null"); }
   bool boolean(bool) { return unexpected("true or false"); }
@@ -86,7 +87,7 @@ class Reader {
   }
 
   bool string(std::string& value) {
-    if (state_ == State::kMetadata) return true;
+    if (state_ == State::kMetadata) return metadata_[metadata_key_] = value, true;
     if (state_ != State::kType) return unexpected("a text");
     entry().type = value;
     state_ = State::kTensor;
@@ -121,7 +122,8 @@ class Reader {
   bool key(std::string& name) {
     if (state_ == State::kFile) file_key(name);
     else if (state_ == State::kTensor) tensor_key(name);
-    else if (!metadata_keys_.insert(name).second) fail("a key of __metadata__ appears twice");
+    else if (!metadata_.emplace(name, "").second) fail("a key of __metadata__ appears twice");
+    else metadata_key_ = name;
     return true;
   }
 
@@ -197,7 +199,9 @@ class Reader {
   const std::string& file_;
   State state_ = State::kBefore;
   std::vector<SafetensorsEntry> entries_;
-  std::set<std::string> names_, metadata_keys_;
+  std::set<std::string> names_;
+  std::map<std::string, std::string, std::less<>> metadata_;
+  std::string metadata_key_;
   bool has_type_ = false, has_shape_ = false, has_offsets_ = false;
   int offsets_ = 0;
 };
@@ -238,8 +242,11 @@ void check_extent(SafetensorsEntry& e, uint64_t data_bytes, const std::string& f
 
 }  // namespace
 
-std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view text, uint64_t data_bytes,
-                                                       const std::string& file) {
+std::string_view safetensors_type(DType dtype) {
+  return std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& t) { return t.dtype == dtype; })->name;
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_bytes, const std::string& file) {
   if (!text.starts_with('{')) {
     throw FileError(fmt::format(
         "Safetensors: {} is no safetensors file: its header does not begin with '{{'; write it with safetensors' save_file",
@@ -249,7 +256,8 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view text, ui
   // The parser takes a zero byte for the end and would not look at what follows.
   if (const size_t zero = text.find('\0'); zero != text.npos) reader.fail_at(zero);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
-  std::vector<SafetensorsEntry> entries = reader.take();
+  SafetensorsHeader header = reader.take();
+  auto& entries = header.entries;
   for (SafetensorsEntry& e : entries) check_extent(e, data_bytes, file);
   std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -261,7 +269,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view text, ui
       refuse(file, e, fmt::format("begins at byte {}, after {} that belong to no tensor", e.begin, e.begin - reached));
     reached = e.end;
   }
-  if (reached == data_bytes) return entries;
+  if (reached == data_bytes) return header;
   throw FileError(
       fmt::format("Safetensors: {} has {} bytes after its last tensor; it is damaged, fetch or save it again", file,
                   data_bytes - reached));

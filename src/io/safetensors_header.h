@@ -2,6 +2,7 @@
 // {"__metadata__": {"format": "pt"}, "q": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,11 +20,17 @@ struct SafetensorsEntry {
   uint64_t begin = 0, end = 0;  ///< bytes after the header
 };
 
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;  ///< in the order of their data
+  std::map<std::string, std::string, std::less<>> metadata;
+};
+
 /// Parses the header of a file that has `data_bytes` bytes after it. Strict: unknown fields and types, anything twice, and
-/// extents that do not fit shape and type, leave the data, overlap or leave bytes over are refused. Entries come in the order
-/// of their data. Throws FileError; `file` is named in its message. Needs memory in proportion to the entries, not to what the
+/// extents that do not fit shape and type, leave the data, overlap or leave bytes over are refused. Throws FileError; `file` is named in its message. Needs memory in proportion to the entries, not to what the
 /// text claims.
-std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view text, uint64_t data_bytes,
-                                                       const std::string& file);
+SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_bytes, const std::string& file);
+
+/// The format's word for a type: "F32", "BF16", ...
+std::string_view safetensors_type(DType);
 
 }  // namespace qkv::io

@@ -207,5 +207,60 @@ TEST_F(SafetensorsTest, AMissingNameIsToldWhatThereIs) {
   EXPECT_THAT(message_of<FileError>([&] { Safetensors(path_).read("q"); }), HasSubstr("no tensor 'q'; it has: t"));
 }
 
+// ---- writing ----
+
+TEST_F(SafetensorsTest, WhatIsWrittenIsReadAgainWithItsTexts) {
+  const float a[] = {1, 2, 3, 4, 5, 6};
+  const bfloat16 b[] = {bfloat16(1.5F), bfloat16(-2.0F)};
+  const bool c[] = {true, false};
+  const double none[] = {0};
+  const NamedTensor tensors[] = {{"layers.0.\xc3\xa9\"", View<const float>(a, {2, 3})},
+                                 {"turned", View<const float>(a, {3, 2}, {1, 3})},
+                                 {"b", View<const bfloat16>(b, {2})},
+                                 {"c", View<const bool>(c, {2, 1})},
+                                 {"none", View<const double>(none, {0, 3})}};
+  write_safetensors(path_, tensors, {{"config", "{\"dim\": 3}\n"}, {"format", "pt"}});
+  const Safetensors file(path_);
+  EXPECT_THAT(file.names(), testing::UnorderedElementsAre("layers.0.\xc3\xa9\"", "turned", "b", "c", "none"));
+  EXPECT_EQ(file.metadata().at("config"), "{\"dim\": 3}\n");
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  EXPECT_EQ(file.view("layers.0.\xc3\xa9\"").as<const float>()(1, 2), 6);
+  EXPECT_EQ(file.view("turned").as<const float>()(1, 1), 5);
+  EXPECT_EQ(float(file.view("b").as<const bfloat16>()(1)), -2);
+  EXPECT_TRUE(static_cast<const bool*>(file.read("c").data())[0]);
+  EXPECT_THAT(file.read("none").shape(), ElementsAre(0, 3));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(file.view("turned").data) % 8, 0U);
+}
+
+TEST_F(SafetensorsTest, AFileWithoutTensorsOrTextsIsAFile) {
+  write_safetensors(path_, {});
+  EXPECT_THAT(Safetensors(path_).names(), IsEmpty());
+  EXPECT_TRUE(Safetensors(path_).metadata().empty());
+}
+
+TEST_F(SafetensorsTest, RefusesNamesThatCannotBeWrittenAndLeavesWhatWasThere) {
+  const float one[] = {1};
+  const View<const float> v(one, {1});
+  const NamedTensor kept[] = {{"kept", v}};
+  write_safetensors(path_, kept);
+  const auto refused = [&](std::vector<NamedTensor> tensors,
+                           std::map<std::string, std::string, std::less<>> texts = {}) {
+    try {
+      write_safetensors(path_, tensors, texts);
+      return std::string("accepted");
+    } catch (const ArgumentError& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_THAT(refused({{"", v}}), HasSubstr("write_safetensors: a tensor has no name"));
+  EXPECT_THAT(refused({{"a", v}, {"a", v}}), HasSubstr("the name 'a' is given twice"));
+  EXPECT_THAT(refused({{"a", {}}}), HasSubstr("tensor 'a' is absent"));
+  EXPECT_THAT(refused({{"__metadata__", v}}), HasSubstr("keeps the name __metadata__"));
+  EXPECT_THAT(refused({{"a\xff", v}}), HasSubstr("no UTF-8"));
+  EXPECT_THAT(refused({{"a", v}}, {{"k", "\xff"}}), HasSubstr("no UTF-8"));
+  EXPECT_THROW(write_safetensors("/nowhere/at/all.safetensors", kept), FileError);
+  EXPECT_TRUE(Safetensors(path_).contains("kept"));
+}
+
 }  // namespace
 }  // namespace qkv
