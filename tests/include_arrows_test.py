@@ -1,4 +1,4 @@
-"""Fails on an include line that points upwards: core <- policies, kernels <- attention <- inspect. io uses core only,
+"""Fails on an include line that points upwards: core <- policies, kernels <- attention <- inspect, nn <- autograd <- layers. io uses core only,
 reference uses core and public headers, policies and kernels know each other through qkv/pass.h alone."""
 import os
 import re
@@ -19,6 +19,8 @@ MAY_USE = {
     "attention": {"core", "policies", "kernels"},
     "inspect": {"core", "policies", "kernels", "attention"},
     "nn": {"core", "kernels", "attention"},
+    "autograd": {"core", "nn"},
+    "layers": {"core", "nn", "autograd"},
 }
 # Public headers name no third party: a user needs none to compile.
 STANDARD = re.compile(r"^[a-z_0-9]+$")

@@ -1,4 +1,4 @@
-#include "nn/pool.h"
+#include "autograd/pool.h"
 
 #include <algorithm>
 #include <bit>

@@ -3,7 +3,7 @@
 
 #include "core/elements.h"
 #include "core/format.h"
-#include "nn/node.h"
+#include "autograd/node.h"
 #include "qkv/autograd.h"
 #include "qkv/dropout.h"
 #include "qkv/error.h"

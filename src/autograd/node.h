@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "nn/pool.h"
+#include "autograd/pool.h"
 #include "qkv/autograd.h"
 
 namespace qkv::nn::detail {
