@@ -29,8 +29,9 @@ template <class D> HWY_INLINE hn::Vec<D> Times(D d, hn::Vec<D> x, hn::Vec<D> p) 
 /// cancellation for negative x, and exp(-t^2 / 2) is at hand for the derivative. NaN stays NaN.
 template <class D> HWY_INLINE void Normal(D d, hn::Vec<D> x, hn::Vec<D>& below, hn::Vec<D>& density) {
   using T = hn::TFromD<D>;
-  // From 14 or 39 on the exponential is 0 for Exp(). A NaN comes out of Min as its second argument.
-  const auto t = hn::Min(hn::Set(d, sizeof(T) == 4 ? T(14) : T(39)), hn::Abs(x));
+  // From 14 or 39 on the exponential is 0 for Exp(). No Min(), of which instruction sets think differently where a NaN comes.
+  const auto farthest = hn::Set(d, sizeof(T) == 4 ? T(14) : T(39)), size = hn::Abs(x);
+  const auto t = hn::IfThenElse(hn::Gt(size, farthest), farthest, size);
   // t^2 / 2 in two parts, where products are fused: a rounding error of a large exponent is a large relative error.
   const auto half = hn::Mul(t, hn::Set(d, T(0.5)));
   const auto high = hn::Mul(half, t);

@@ -55,7 +55,7 @@ template <class T> std::pair<double, double> worst(Activation f, int points) {
 TEST(Activation, KeepsItsErrorBoundOnADenseGrid) {
   each_instruction_set([](const std::string& set) {
     for (const Activation f : kAll) {
-      const auto narrow = worst<float>(f, 1000001), wide = worst<double>(f, 200001);
+      const auto narrow = worst<float>(f, 200001), wide = worst<double>(f, 50001);
       EXPECT_LE(narrow.first, 6) << name(f) << " " << set;
       EXPECT_LE(narrow.second, 4) << name(f) << " " << set;
       EXPECT_LE(wide.first, 6) << name(f) << " " << set;
@@ -66,7 +66,7 @@ TEST(Activation, KeepsItsErrorBoundOnADenseGrid) {
 
 TEST(Activation, GeluHasNoCancellationWhereItIsTiny) {
   each_instruction_set([](const std::string& set) {
-    for (float x = -12; x < -2; x += 0.001f) {
+    for (float x = -12; x < -2; x += 0.01f) {
       float y;
       activation_forward(Activation::kGelu, View<float>(&x, {1, 1}), View<float>(&y, {1, 1}));
       const double expected = double(value(Activation::kGelu, x));
@@ -156,7 +156,8 @@ TEST(Activation, GatedIsTheProductOfItsHalves) {
       y.each([&](int64_t r, int64_t c, int64_t, int64_t) {
         const double expected = double(value(Activation::kSilu, x.get(r, c))) * x.get(r, c + 65);
         EXPECT_NEAR(y.get(r, c), expected,
-                    (1.01 * rounding(type) + 8 * rounding(arithmetic(type))) * std::abs(expected) + 1e-12)
+                    (1.01 * rounding(type) + 8 * rounding(arithmetic(type))) * std::abs(expected) +
+                        (type == DType::kFloat16 ? 0x1p-25 : 1e-12))
             << name(type) << " " << set;
       });
       Tensor dx = x;

@@ -7,6 +7,7 @@
 
 #include "core/ceil_div.h"
 #include "core/parallel.h"
+#include "core/workspace.h"
 #include "kernels/kernels.h"
 #include "qkv/view.h"
 
@@ -48,6 +49,20 @@ void finish(const View<void>& v, int64_t row, int64_t column, int rows, int64_t 
                                   v.strides[0], 1);
 }
 
+/// A vector of parameters as numbers of type T, in place or widened into `scratch`; null where it is absent.
+template <class T> const T* widened(const View<const void>& v, T* scratch) {
+  if (!v) return nullptr;
+  if (v.dtype == kDType<T>) return static_cast<const T*>(v.data);
+  kernels::row_kernels<T>().load(v.data, v.dtype, 0, 1, 1, int(v.size()), scratch, 0);
+  return scratch;
+}
+
+/// How many work items may run at the same time.
+inline int at_once(const Call& call, int64_t items) {
+  Executor& executor = call.executor ? *call.executor : default_executor();
+  return int(std::min<int64_t>(executor.concurrency(), items));
+}
+
 /// Calls f with a null pointer to float or double.
 template <class F> void with_arithmetic(DType type, const F& f) {
   if (type == DType::kFloat64) f(static_cast<double*>(nullptr));
@@ -57,13 +72,20 @@ template <class F> void with_arithmetic(DType type, const F& f) {
 /// A work item should have about so many elements.
 inline constexpr int64_t kElementsOfAnItem = 1 << 14;
 
-/// Calls f(first row, rows) for stretches of rows of `columns` numbers each, multiples of 4 but for the last. How rows are cut
-/// depends on the shape alone.
-template <class F> void for_rows(const Call& call, int64_t rows, int64_t columns, const F& f) {
+/// Calls f(first row, rows, scratch) for stretches of at most 4 rows if `scratch_rows` is not 0, else for longer ones. scratch has
+/// room for that many rows of `columns` numbers.
+template <class T, class F>
+void for_rows(const Call& call, Workspace::Impl& workspace, const Layout& x, int scratch_rows, const F& f) {
+  const int64_t rows = x.shape[0], columns = x.shape[1];
   const int64_t of_an_item = round_up(ceil_div(kElementsOfAnItem, std::max<int64_t>(1, columns)), 4);
-  parallel(call, ceil_div(rows, of_an_item), [&](int64_t item) {
-    const int64_t first = item * of_an_item;
-    f(first, std::min(rows - first, of_an_item));
+  const int64_t items = ceil_div(rows, of_an_item), step = scratch_rows == 0 ? of_an_item : 4;
+  const size_t bytes = size_t(scratch_rows) * size_t(columns) * sizeof(T);
+  workspace.prepare_leases(at_once(call, items), bytes);
+  parallel(call, items, [&](int64_t item) {
+    const Workspace::Impl::Lease lease(workspace, bytes);
+    const int64_t end = std::min(rows, (item + 1) * of_an_item);
+    for (int64_t r = item * of_an_item; r < end; r += step)
+      f(r, int(std::min(step, end - r)), static_cast<T*>(lease.data()));
   });
 }
 
