@@ -1,4 +1,4 @@
-// Positions: sinusoids, rotation of pairs, position ids.
+// Positions: sinusoids, rotation of pairs, tables of relative positions, position ids.
 //
 //   qkv::Rotary rotary({.dim = 64, .base = 500000});                      // numbers only: share it between layers and threads
 //   qkv::rotary_forward(rotary, q, {.offsets = cache.offsets()}, q);      // in place
@@ -116,6 +116,43 @@ QKV_EXPORT void rotary_backward(const Rotary&, View<const void> dy, const RowPos
                                 const Call& = {});
 /// What rotary_forward() multiplies with: cosine, sine {L, r/2} or {B, L, r/2}, any floating type, attention factor included.
 QKV_EXPORT void rotary_table(const Rotary&, const RowPositions&, View<void> cosine, View<void> sine, const Call& = {});
+
+// ---- relative positions: an index says which row of a learned table a pair of query and key takes ----
+
+/// T5's buckets of a distance d = key position - query position. Half of them (of each direction's) are for one distance
+/// each, the others grow with the logarithm up to max_distance. One-sided: keys after the query are in bucket 0.
+/// Raffel et al. 2020; the single-precision logarithm and truncation of Hugging Face, so that borders agree.
+struct T5Buckets {
+  int buckets = 32;
+  int max_distance = 128;
+  enum class Sides : uint8_t { kBoth, kPast } sides = Sides::kBoth;  ///< encoders: both; decoders: the past
+};
+/// Throws OptionError.
+QKV_EXPORT int t5_bucket(const T5Buckets&, int64_t distance);
+/// index[i, j] = bucket of (key_start + j) - (query_offset + i).   index {L, S}
+QKV_EXPORT void t5_index(const T5Buckets&, int64_t query_offset, int64_t key_start, View<int32_t> index);
+
+/// Pairs of cells of a window of height h and width w, cells numbered row by row, as windowed vision models have it:
+///   index[p, q] = (y_p - y_q + h - 1) (2w - 1) + (x_p - x_q + w - 1)        index {h w, h w}; values below (2h-1)(2w-1)
+/// Throws ShapeError, OptionError. Liu et al. 2021 (Swin).
+QKV_EXPORT void window_index(int64_t height, int64_t width, View<int32_t> index);
+
+/// bias[0, h, i, j] = table[index[i, j], h]: for Inputs::bias.   index {L, S}; table {rows, H}; bias {1, H, L, S}; one type,
+/// any of the floating ones. Throws ShapeError, DtypeError, and OptionError for an index that the table does not have.
+QKV_EXPORT void relative_bias_forward(View<const int32_t> index, View<const void> table, View<void> bias,
+                                      const Call& = {});
+/// dtable[n, h] = sum of dbias[0, h, i, j] over the pairs with index[i, j] = n: in double, row by row, rounded once.
+/// Any floating types.
+QKV_EXPORT void relative_bias_backward(View<const int32_t> index, View<const void> dbias, View<void> dtable,
+                                       const Call& = {});
+
+/// Transformer-XL's shift: column c of x {B, H, L, S} is the distance S - 1 - c back; y {B, H, L, S}, not x, gets them by keys,
+///   y[i, j] = x[i, j - i + L - 1]  for j <= i + S - L.
+/// What lies right of that belongs to no pair that a causal mask leaves: a zero, then the next row's beginning.
+/// Same types. Throws ShapeError, DtypeError. Dai et al. 2019, appendix B.
+QKV_EXPORT void relative_shift_forward(View<const void> x, View<void> y, const Call& = {});
+/// Its gradient: each element of dx gets the one of dy that took it, or 0.
+QKV_EXPORT void relative_shift_backward(View<const void> dy, View<void> dx, const Call& = {});
 
 // ---- position ids ----
 
