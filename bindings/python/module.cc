@@ -27,9 +27,10 @@ namespace {
 using namespace nb::literals;
 using Seed = std::optional<uint64_t>;
 
+double size(const View<const void>& v) { return double(v ? v.size() : 0); }
+
 /// Operations of a forward pass over all pairs, to tell long calls from short ones.
 double operations(const Inputs& in) {
-  const auto size = [](const View<const void>& v) { return double(v ? v.size() : 0); };
   if (!in.query || !in.key || in.key.rank < 3) return 0;
   const double keys = in.cumulative_key_lengths ? double(in.key.shape[0]) : double(in.key.shape[2]);
   return 4 * size(in.query) * keys;
@@ -68,6 +69,14 @@ void observe_on(const Attention& a, const nb::dict& inputs, const nb::dict& sums
   run(operations(in), [&](const Call& call) { observe(a, in, {left.row_max, left.row_sum}, observers, call); });
 }
 
+constexpr double kOfElement = 20;  // operations in the time that it takes to read, combine and write one number
+
+double operations(const std::vector<Partial>& parts) {
+  double elements = 0;
+  for (const Partial& part : parts) elements += size(part.out);
+  return kOfElement * elements;
+}
+
 std::vector<Partial> partials_of(const nb::list& outs, const nb::list& lses, Arrays& arrays) {
   if (outs.size() != lses.size())
     throw ShapeError("merge: " + std::to_string(outs.size()) + " outs and " + std::to_string(lses.size()) +
@@ -82,7 +91,7 @@ void merge_on(const nb::list& outs, const nb::list& lses, nb::handle sinks, nb::
   const std::vector<Partial> parts = partials_of(outs, lses, arrays);
   const auto of_sinks = arrays.read("sinks", sinks);
   const auto to = arrays.write("out", out), to_lse = arrays.write("lse", lse);
-  run(0, [&](const Call& call) { merge_partials(parts, of_sinks, to, to_lse, call); });
+  run(operations(parts), [&](const Call& call) { merge_partials(parts, of_sinks, to, to_lse, call); });
 }
 
 void merge_backward_on(const nb::list& outs, const nb::list& lses, nb::handle sinks, nb::handle dout, nb::handle dlse,
@@ -94,7 +103,7 @@ void merge_backward_on(const nb::list& outs, const nb::list& lses, nb::handle si
     gradients.push_back({arrays.write("dout", douts[n]), arrays.write("dlse", dlses[n])});
   const auto of_sinks = arrays.read("sinks", sinks), up = arrays.read("dout", dout), up_lse = arrays.read("dlse", dlse);
   const MergeGradients to{gradients, arrays.write("dsinks", dsinks)};
-  run(0, [&](const Call& call) { merge_partials_backward(parts, of_sinks, up, up_lse, to, call); });
+  run(2 * operations(parts), [&](const Call& call) { merge_partials_backward(parts, of_sinks, up, up_lse, to, call); });
 }
 
 std::string path_of(const Attention& a, const nb::dict& inputs, Seed seed) {
@@ -106,7 +115,7 @@ void keep_mask_on(const Attention& a, const nb::dict& inputs, nb::handle keep) {
   Arrays arrays;
   const Inputs in = inputs_of(inputs, {}, arrays);
   const View<bool> to = arrays.write("keep", keep).as<bool>();
-  run(0, [&](const Call& call) { keep_mask_of(a, in, to, call); });
+  run(kOfElement * size(to), [&](const Call& call) { keep_mask_of(a, in, to, call); });
 }
 
 /// The errors of the library, by what Python calls such things.

@@ -100,6 +100,25 @@ TEST(MaskOf, RaggedBatchesAreAsWideAsTheirLongest) {
   EXPECT_EQ(rules_of(Attention().visible(Causal{}).align(Align::kTopLeft), in, {2, 1, 2, 3}), "022 111/021 001");
 }
 
+TEST(MaskOf, TheMaskOfLongRowsIsWhatTheRulesSay) {
+  constexpr int64_t kKeys = 1300;  // more than two pieces
+  const Sizes t(2, 2, 3, kKeys);
+  Tensor mask(DType::kBool, {1, 2, 1, kKeys}), bias(DType::kFloat32, {1, 1, 3, kKeys}),
+      of_keys(DType::kInt32, {1, kKeys});
+  mask.fill([](int64_t, int64_t h, int64_t, int64_t j) { return j % 5 != h; });
+  bias.fill([](int64_t, int64_t, int64_t i, int64_t j) { return (i + j) % 7 ? 0 : -kInfinity; });
+  of_keys.fill([](int64_t, int64_t j, int64_t, int64_t) { return double(j / 3 % 4); });
+  const Tensor lengths = int32s({1100, int32_t{kKeys}}), of_queries = tensor(DType::kInt32, {1, 3}, {0, 2, 3});
+  Inputs in = t.inputs();
+  in.keep_mask = mask.view();
+  in.bias = bias.view();
+  in.key_lengths = lengths.as<const int32_t>();
+  in.query_documents = of_queries.view();
+  in.key_documents = of_keys.view();
+  Attention a = Attention().visible(Window{900, 100}).visible(KeepMask{}).visible(Documents{}).score(Bias{});
+  rules_of(a.align(Align::kBottomRight), in, {2, 2, 3, kKeys});
+}
+
 TEST(MaskOf, ChecksLikeForward) {
   const Sizes t(1, 1, 2, 3);
   Tensor keep(DType::kBool, {1, 1, 3, 2}), rule(DType::kUInt8, {2, 3});

@@ -125,6 +125,8 @@ LONG_CALLS = {
     "backward": "qkv.attention_backward(q, q, q, q, q, q[..., 0])",
     "observe": "qkv.observe(q, q, q)",
     "varlen": "qkv.attention_varlen(q[0].swapaxes(0, 1), q[0].swapaxes(0, 1), q[0].swapaxes(0, 1), [0, n], [0, n])",
+    "visible": "qkv.visible(q[:, :1, :60_000], q[:, :1, :60_000], q[:, :1, :60_000], document_ids=np.arange(60_000) % 7)",
+    "merge": "qkv.merge([q] * 200, [q[..., 0]] * 200)",
 }
 
 
