@@ -15,8 +15,14 @@ from ._results import RESULTS, Gradients, Observation, Statistics, Top
 #: What _core.forward can write beside out: name of the output, and of its type where that is not the type of lse.
 INTEGERS = ("max_index", "visible_keys", "top_indices")
 
-#: Called after each `attention` with q, k, v, its options and out. `qkv.tap` adds itself here while it records.
-watchers: list[Callable[..., None]] = []
+#: Called with each problem that an entry point of the package computed, and out {B, Hq, L, Dv}, packed {total, Hq, Dv}.
+#: `qkv.tap` adds itself here while it records.
+watchers: list[Callable[[Problem, Array], None]] = []
+
+
+def tell(p: Problem, out: Array) -> None:
+    for watch in watchers:
+        watch(p, out)
 
 
 def attention(
@@ -108,10 +114,7 @@ def attention(
         attention=attention,
         **unknown,
     )
-    result = finish(prepare(q, k, v, options), return_lse, return_weights, return_stats, top)
-    for watch in watchers:
-        watch(q, k, v, options, result.out if isinstance(result, tuple) else result)  # type: ignore[attr-defined]
-    return result
+    return finish(prepare(q, k, v, options), return_lse, return_weights, return_stats, top)
 
 
 def attention_varlen(
@@ -151,6 +154,8 @@ def finish(p: Problem, return_lse: bool, return_weights: bool, return_stats: boo
         got = _operators.run(p, wanted, top)
     else:
         got = compute(p, wanted, top)
+    if watchers:
+        tell(p, got["out"])
 
     out = p.give_back(got["out"])
     parts: dict[str, Any] = {"out": out}

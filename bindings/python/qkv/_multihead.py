@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ._attention import tell
 from ._autograd import has_tangent, watched
 from ._operators import run
 from ._prepare import Problem, number, random_seed
@@ -190,9 +191,10 @@ def compute(
         seed = random_seed(q)
     formula = " | ".join(" ".join(stage) for stage in words if stage) or "softmax"
     problem = Problem(formula, tensors, seed, "blhd")
+    got = run(problem, ("out", "weights") if need_weights else ("out",), 0)
+    tell(problem, got["out"])
     if not need_weights:
-        return run(problem, ("out",), 0)["out"], None
-    got = run(problem, ("out", "weights"), 0)
+        return got["out"], None
     weights = got["weights"].to(q.dtype)
     return got["out"], weights if kept is None else weights * kept
 

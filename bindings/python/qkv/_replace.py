@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ._multihead import multi_head_attention_forward
 from ._sdpa import Refused, scaled_dot_product_attention
@@ -35,15 +35,25 @@ class replace_sdpa(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        replacement = replacement_of(func)
-        if replacement is None:
-            return func(*args, **kwargs)
-        try:
-            return replacement(*args, **kwargs)
-        except Refused as why:
-            say(why.args[0])
-        return func(*args, **kwargs)
+        return replaced(func, args, kwargs or {}, func)
+
+
+def replaced(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], otherwise: Callable[..., Any]) -> Any:
+    """func by qkv, where it is an attention that qkv takes, else `otherwise`."""
+    replacement = replacement_of(func)
+    if replacement is None:
+        return otherwise(*args, **kwargs)
+    try:
+        return replacement(*args, **kwargs)
+    except Refused as why:
+        say(why.args[0])
+    return otherwise(*args, **kwargs)
+
+
+def is_replaced() -> bool:
+    """Whether a `replace_sdpa` is entered in this thread, and not the one that handles a call now."""
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return any(isinstance(mode, replace_sdpa) for mode in modes)
 
 
 def replacement_of(func: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -57,7 +67,7 @@ def replacement_of(func: Callable[..., Any]) -> Callable[..., Any] | None:
 
 
 def say(why: str) -> None:
-    warnings.warn(f"left to PyTorch: {why}", stacklevel=3)
+    warnings.warn(f"left to PyTorch: {why}", stacklevel=4)
 
 
 # torch.compile calls it while it compiles, as for torch.compiler.assume_constant_result, which imports a compiler.

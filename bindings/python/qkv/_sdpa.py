@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ._arrays import FLOATS, dtype_name
+from ._attention import tell
 from ._autograd import has_tangent
 from ._operators import dtype_taken, run
 from ._prepare import Problem, number, random_seed
@@ -92,7 +93,9 @@ def scaled_dot_product_attention(
     formula = " | ".join(" ".join(stage) for stage in (visible, score, weights) if stage) or "softmax"
     heads_inside = query.ndim > 2 and query.stride(-3) < query.stride(-2)
     seed = random_seed(query) if dropout_p else None
-    out: Tensor = run(Problem(formula, tensors, seed, "blhd" if heads_inside else "bhld"), ("out",), 0)["out"]
+    problem = Problem(formula, tensors, seed, "blhd" if heads_inside else "bhld", query.ndim > 3)
+    out: Tensor = run(problem, ("out",), 0)["out"]
+    tell(problem, out)
     return as_given(out, max(query.ndim, key.ndim, value.ndim), batch)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,9 @@ from torch import Tensor
 from . import _attention
 from ._attention import attention, visible
 from ._dump import save_dump
-from ._prepare import prepare
+from ._prepare import Problem, prepare
 from ._see import Picture, picture
+from ._tap_problems import dropout_of, keywords_of, sequences
 from ._tap_trace import Watch
 
 Choice = Sequence["int | str"] | Callable[[str], bool] | None
@@ -125,8 +127,9 @@ def tap(
     """Records q, k, v, masks and outputs of every attention of a PyTorch or transformers model that runs inside.
 
     Seen are F.scaled_dot_product_attention, nn.MultiheadAttention and what is made of it, any attn_implementation of
-    transformers, `qkv.attention`, and attention written out as products around a softmax. What torch.compile compiled runs
-    uncompiled meanwhile; the backward pass is not looked at.
+    transformers, attention written out as products around a softmax, and all of qkv's own: `attention`,
+    `attention_varlen`, whose sequences count as runs one after the other, and what `qkv.torch` has. What torch.compile
+    compiled runs uncompiled meanwhile. Not looked at are the backward pass and other threads than this one.
 
     layers: only these: their indices in the order in which they first run, names, patterns such as "encoder.*.3.*", or a
         function of the name. runs: only so many of each. Everything that is recorded stays in memory.
@@ -143,9 +146,9 @@ def tap(
     with contextlib.ExitStack() as stack:
         stack.enter_context(recorder.names_of(model))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        _attention.watchers.append(recorder.seen_here)
-        stack.callback(_attention.watchers.remove, recorder.seen_here)
-        stack.enter_context(Watch(recorder.seen))
+        _attention.watchers.append(recorder.heard)
+        stack.callback(_attention.watchers.remove, recorder.heard)
+        stack.enter_context(recorder.watch)
         yield record
 
 
@@ -157,16 +160,23 @@ class Recorder:
         self.detach, self.clone = detach, clone
         self.inside: list[tuple[str, torch.nn.Module]] = []  # modules that run now, the innermost last
         self.counts: dict[str, int] = {}
+        self.thread = threading.get_ident()
+        self.watch = Watch(self.seen)
 
     @contextlib.contextmanager
     def names_of(self, model: torch.nn.Module) -> Iterator[None]:
         """Knows which module of the model runs."""
 
         def enter(name: str) -> Callable[..., None]:
-            return lambda module, *_: self.inside.append((name, module))
+            def entered(module: torch.nn.Module, *_: Any) -> None:
+                if threading.get_ident() == self.thread:
+                    self.inside.append((name, module))
+
+            return entered
 
         def leave(*_: Any) -> None:
-            self.inside.pop()
+            if threading.get_ident() == self.thread:
+                self.inside.pop()
 
         handles = []
         try:
@@ -178,18 +188,25 @@ class Recorder:
             for handle in handles:
                 handle.remove()
 
-    def seen_here(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], out: Tensor) -> None:
-        """A call of `qkv.attention`."""
-        if not isinstance(q, Tensor):
+    def heard(self, p: Problem, out: Tensor) -> None:
+        """An attention that an entry point of qkv computed."""
+        if not isinstance(out, Tensor) or not self.looks_on():
             return
-        said = {n: x for n, x in options.items() if n not in UNSAID and not is_default(n, x)}
-        dropout = float(options.get("dropout", 0.0)) if options.get("training") else 0.0
-        if options.get("layout") == "blhd":
-            q, k, v, out = (x.transpose(-3, -2) for x in (q, k, v, out))
-        self.seen(q, k, v, said, out, dropout)
+        self.watch.told += 1
+        if p.packed:
+            for sequence in sequences(p, out):
+                self.heard(*sequence)
+            return
+        tensors = [p.tensors["query"], p.tensors["key"], p.tensors["value"], out]
+        q, k, v, out = tensors if p.batched else [x[0] for x in tensors]
+        self.seen(q, k, v, keywords_of(p), out, dropout_of(p))
+
+    def looks_on(self) -> bool:
+        """Not in the backward pass, which computes a checkpoint again, and not in other threads."""
+        return bool(self.inside) and threading.get_ident() == self.thread and torch._C._current_graph_task_id() == -1
 
     def seen(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], out: Tensor | None, dropout: float) -> None:
-        if torch._C._current_graph_task_id() != -1 or not self.inside:  # the backward pass computes a checkpoint again
+        if not self.looks_on():
             return
         name, module = self.inside[-1]
         run = self.counts.get(name, 0)
@@ -216,15 +233,6 @@ class Recorder:
             return x
         x = x.detach() if self.detach else x
         return x.clone() if self.clone else x
-
-
-#: Keywords of `qkv.attention` that a record does not need.
-UNSAID = {"layout", "dropout", "dropout_keep", "seed", "training"}
-DEFAULTS = {"causal": False, "window": (-1, -1), "zero_key": False, "heads": "grouped"}
-
-
-def is_default(name: str, x: Any) -> bool:
-    return x is None or (name in DEFAULTS and not isinstance(x, Tensor) and x == DEFAULTS[name])
 
 
 def with_four_axes(
@@ -278,6 +286,11 @@ def without_scale(options: dict[str, Any]) -> dict[str, Any]:
 
 def alike(layer: Layer, layers: list[Layer]) -> dict[str, Any]:
     """The options of a layer with all patterns as one mask, so that layers with other patterns have the same formula."""
+    if "attention" in layer.options:
+        raise ValueError(
+            f"save: {layer.name} has {layer.options['attention']!r} and other layers another formula; choose some with "
+            "tap(model, layers=...)"
+        )
     scores = {
         n: x for n, x in without_scale(layer.options).items() if n in ("softcap", "sinks", "zero_key", "scale", "alibi_slopes")
     }

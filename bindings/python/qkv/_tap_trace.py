@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ._replace import is_replaced, replaced
+from ._sdpa import four_axes, leading_axes, of_scores
+
 Seen = Callable[..., None]  #: seen(q, k, v, options, out, dropout)
 
 
@@ -26,13 +29,17 @@ class Watch(TorchFunctionMode):
     def __init__(self, seen: Seen) -> None:
         super().__init__()
         self.seen = seen
+        self.told = 0  #: how many attentions of qkv's own were computed meanwhile; these say it themselves
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs, told = kwargs or {}, self.told
         if function is torch.nn.functional.multi_head_attention_forward:
+            inside = opened(function)
             with self:
-                return opened(function)(*args, **kwargs)
+                return replaced(function, args, kwargs, inside) if is_replaced() else inside(*args, **kwargs)
         result = function(*args, **kwargs)
+        if self.told != told:  # a `replace_sdpa` around the tap computed it
+            return result
         if function is torch.nn.functional.scaled_dot_product_attention:
             self.fused(result, *args, **kwargs)
         elif function is torch.ops.higher_order.flex_attention:
@@ -54,7 +61,7 @@ class Watch(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> None:
         if not 3 <= query.ndim <= 4:
-            return
+            query, key, value, out, attn_mask = folded(query, key, value, out, attn_mask, enable_gqa)
         options: dict[str, Any] = {} if scale is None else {"scale": float(scale)}
         if is_causal:
             options |= {"causal": True, "align": "top_left"}
@@ -80,6 +87,18 @@ class Watch(TorchFunctionMode):
         if not bool(keep.all()):
             options["keep_mask"] = keep
         self.seen(query, key, value, options, out, 0.0)
+
+
+def folded(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, mask: Tensor | None, enable_gqa: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """{..., L, D} as {B, H, L, D}."""
+    batch, heads, kv_heads = leading_axes(query, key, value, enable_gqa)
+    if mask is not None:
+        mask = of_scores(mask, query.ndim, batch, (heads, query.shape[-2], key.shape[-2]))
+    given = ((query, heads), (key, kv_heads), (value, kv_heads), (out, heads))
+    query, key, value, out = (four_axes(x, batch, n) for x, n in given)
+    return query, key, value, out, mask
 
 
 def everywhere(function: Any, scores: int) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import qkv
+import qkv.torch
 
 torch.set_num_threads(1)
 
@@ -187,6 +190,139 @@ def test_calls_of_qkv_and_compiled_code() -> None:
     assert record["ours"].q.shape == (2, 4, 5, 8)
     assert record["ours"].options == {"causal": True, "window": (2, 0), "softcap": 3.0}
     agree(record)
+
+
+class Own(torch.nn.Module):
+    """One of qkv's own ways to attention, in a module."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.inner = qkv.torch.MultiheadAttention(16, 4, batch_first=True) if way.startswith("multihead") else None
+
+    def forward(self, x: Any) -> Any:
+        if self.inner is not None:
+            padding = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
+            return self.inner(x, x, x, key_padding_mask=padding, need_weights="weights" in self.way)[0]
+        q = x.unflatten(-1, (4, 4)).transpose(1, 2)
+        if self.way == "sdpa":
+            return qkv.torch.scaled_dot_product_attention(q, q, q, is_causal=True, scale=0.3)
+        if self.way == "sdpa of five axes":
+            return qkv.torch.scaled_dot_product_attention(q[None], q[None], q[None], torch.randn(4, 7, 7))
+        if self.way == "a formula":
+            return qkv.attention(q, q, q, attention="causal | softcap:3", return_lse=True).out
+        return qkv.attention(q, q, q, attention="window:2,1 window:1,2 | bias softcap:3", bias=torch.randn(7, 7))
+
+
+OWN = ("multihead", "multihead with weights", "sdpa", "sdpa of five axes", "a formula", "a formula without keywords")
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("way", OWN)
+def test_own_entry_points(way: str, grad: bool, tmp_path: Path) -> None:
+    model = Own(way)
+    with torch.set_grad_enabled(grad), qkv.tap(model) as record:
+        model(torch.randn(2, 7, 16))
+    assert len(record) == 1 and record[0].q.shape == (2, 4, 7, 4)
+    assert record[0].name == ("inner" if way.startswith("multihead") else "")
+    agree(record)
+    record.save(tmp_path / "own.npz")
+    assert "out" in read(tmp_path / "own.npz", "compare")
+
+
+def test_dropout_of_own_entry_points_is_said() -> None:
+    x = torch.randn(2, 7, 16)
+    layer = qkv.torch.MultiheadAttention(16, 4, dropout=0.25, batch_first=True)
+    for need_weights in (False, True):
+        with qkv.tap(layer) as record:
+            layer(x, x, x, need_weights=need_weights)
+        assert [(one.name, one.dropout) for one in record] == [("", 0.25)]
+
+
+def test_packed_sequences_are_runs() -> None:
+    class Packed(torch.nn.Module):
+        def forward(self, q: Any, k: Any, cu_q: Any, cu_k: Any, **options: Any) -> Any:
+            return qkv.attention_varlen(q, k, k, cu_q, cu_k, **options)
+
+    q, k = torch.randn(9, 4, 8), torch.randn(12, 2, 8)
+    cu_q, cu_k = torch.tensor([0, 4, 4, 9]), torch.tensor([0, 6, 7, 12])
+    ids, keep = torch.arange(5).expand(3, 5) // 2, torch.rand(3, 1, 5, 6) < 0.7
+    keep[..., 0] = True
+    model = Packed()
+    given: dict[str, Any]
+    for given in (
+        {"causal": True, "align": "bottom_right"},
+        {"keep_mask": keep, "q_offset": torch.tensor([3, 0, 1]), "alibi_slopes": torch.rand(4)},
+        {"document_ids": (ids, torch.arange(6).expand(3, 6) // 2), "sinks": torch.rand(4), "softcap": torch.ones(4)},
+    ):
+        with qkv.tap(model) as record:
+            out = model(q, k, cu_q, cu_k, **given)
+        assert [layer.run for layer in record] == [0, 1]  # the second sequence has no queries
+        assert [tuple(layer.q.shape) for layer in record] == [(1, 4, 4, 8), (1, 4, 5, 8)]
+        assert torch.equal(torch.cat([layer.out[0].transpose(0, 1) for layer in record]), out)
+        agree(record)
+        assert record.see(run=1).data["layers"][0]["heads"]
+
+
+@pytest.mark.parametrize("outside", ["tap", "replace_sdpa"])
+@pytest.mark.parametrize("weights", [False, True])
+def test_replaced_attention_in_any_order(outside: str, weights: bool) -> None:
+    layer, x = torch.nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 7, 16)
+    model = torch.nn.ModuleDict({"layer": layer, "fused": Fused()})
+    hidden = torch.tensor([[False] * 7, [True] * 7])  # where PyTorch's weights are NaN, and qkv's 0
+
+    def work() -> Any:
+        model["fused"](*torch.randn(3, 1, 2, 5, 4))
+        return model["layer"](x, x, x, key_padding_mask=hidden, need_weights=weights)[0]
+
+    if outside == "tap":
+        with qkv.tap(model) as record, qkv.torch.replace_sdpa():
+            out = work()
+    else:
+        with qkv.torch.replace_sdpa(), qkv.tap(model) as record:
+            out = work()
+    assert not out.isnan().any()
+    assert [layer.name for layer in record] == ["fused", "layer"]
+    agree(record)
+
+
+def test_what_qkv_leaves_to_pytorch_is_recorded_too() -> None:
+    layer, x = torch.nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 7, 16)
+    for outside in ("tap", "replace_sdpa"):
+        with contextlib.ExitStack() as stack, pytest.warns(UserWarning, match="left to PyTorch"):
+            stack.enter_context(torch.autograd.forward_ad.dual_level())
+            if outside == "replace_sdpa":
+                stack.enter_context(qkv.torch.replace_sdpa())
+            record = stack.enter_context(qkv.tap(layer))
+            if outside == "tap":
+                stack.enter_context(qkv.torch.replace_sdpa())
+            dual = torch.autograd.forward_ad.make_dual(x, x)
+            layer(dual, dual, dual)
+        assert [one.name for one in record] == [""]
+
+
+def test_axes_before_the_heads_are_folded() -> None:
+    model = Fused()
+    q, k = torch.randn(2, 3, 4, 5, 8), torch.randn(2, 3, 2, 7, 8)
+    with qkv.tap(model) as record:
+        model(q, k, k, attn_mask=torch.randn(3, 1, 5, 7), enable_gqa=True)
+        model(q[0, 0, 0], k[0, 0, 0], k[0, 0, 0])
+    assert [tuple(layer.q.shape) for layer in record] == [(6, 4, 5, 8), (1, 1, 5, 8)]
+    agree(record)
+
+
+def test_other_threads_are_not_recorded() -> None:
+    class Threaded(torch.nn.Module):
+        def forward(self, x: Any) -> None:
+            thread = threading.Thread(target=lambda: (qkv.attention(x, x, x), inner(x, x, x)))
+            thread.start()
+            thread.join()
+
+    inner = Fused()
+    model = torch.nn.ModuleDict({"threaded": Threaded(), "inner": inner})
+    with qkv.tap(model) as record:
+        model["threaded"](torch.randn(1, 2, 5, 4))
+    assert len(record) == 0
 
 
 def test_what_is_kept_is_a_choice() -> None:
