@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fnmatch
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +23,9 @@ from ._see import Picture, picture
 from ._tap_problems import dropout_of, keywords_of, sequences
 from ._tap_trace import Watch
 
-Choice = Sequence["int | str"] | Callable[[str], bool] | None
+Choice = int | str | Sequence["int | str"] | Callable[[str], bool] | None
+
+Chosen = list["int | str"] | Callable[[str], bool] | None
 
 
 @dataclass
@@ -131,9 +135,11 @@ def tap(
     `attention_varlen`, whose sequences count as runs one after the other, and what `qkv.torch` has. What torch.compile
     compiled runs uncompiled meanwhile. Not looked at are the backward pass and other threads than this one.
 
-    layers: only these: their indices in the order in which they first run, names, patterns such as "encoder.*.3.*", or a
-        function of the name. runs: only so many of each. Everything that is recorded stays in memory.
+    layers: only these: an index in the order in which they first run, a name, a pattern such as "encoder.*.3.*", several of
+        these in a list, or a function of the name. runs: only so many of each. Everything that is recorded stays in memory.
     detach: without the graph of gradients. clone: copies, so that what the model later writes in place is not seen.
+
+    Raises ValueError for a name or pattern that no module has; warns in the end where an index or name chose nothing.
 
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
     >>> with tap(layer) as record:
@@ -142,7 +148,7 @@ def tap(
     ('self_attn', (1, 2, 5, 4))
     """
     record = Record()
-    recorder = Recorder(record, layers, runs, detach, clone)
+    recorder = Recorder(record, choices(model, layers), runs, detach, clone)
     with contextlib.ExitStack() as stack:
         stack.enter_context(recorder.names_of(model))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -150,16 +156,37 @@ def tap(
         stack.callback(_attention.watchers.remove, recorder.heard)
         stack.enter_context(recorder.watch)
         yield record
+    recorder.warn_of_unused()
+
+
+def choices(model: torch.nn.Module, layers: Choice) -> Chosen:
+    """The layers as a list. Raises TypeError for what chooses none, ValueError for names that the model does not have."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module")
+    if layers is None or callable(layers):
+        return layers
+    chosen = [layers] if isinstance(layers, (int, str)) else list(layers)
+    names = [name for name, _ in model.named_modules()]
+    for x in chosen:
+        if isinstance(x, bool) or not isinstance(x, (int, str)):
+            raise TypeError(f"layers holds a {type(x).__name__}, expected indices, names, patterns, or a function of the name")
+        if isinstance(x, int) and x < 0:
+            raise ValueError(f"layers holds {x}, expected 0 or more: which run last is known only in the end")
+        if isinstance(x, str) and not any(fnmatch.fnmatchcase(name, x) for name in names):
+            near = difflib.get_close_matches(x, names, 3, 0) or ["none"]
+            raise ValueError(f"layers holds {x!r}, and no module of the model is called so; near are {', '.join(near)}")
+    return chosen
 
 
 class Recorder:
     """Chooses, names and keeps what is seen."""
 
-    def __init__(self, record: Record, layers: Choice, runs: int | None, detach: bool, clone: bool) -> None:
+    def __init__(self, record: Record, layers: Chosen, runs: int | None, detach: bool, clone: bool) -> None:
         self.record, self.layers, self.runs = record, layers, runs
         self.detach, self.clone = detach, clone
         self.inside: list[tuple[str, torch.nn.Module]] = []  # modules that run now, the innermost last
         self.counts: dict[str, int] = {}
+        self.used: set[int | str] = set()  # of layers: those that chose something
         self.thread = threading.get_ident()
         self.watch = Watch(self.seen)
 
@@ -224,7 +251,20 @@ class Recorder:
         if callable(self.layers):
             return bool(self.layers(name))
         at = list(self.counts).index(name)
-        return any(x == at if isinstance(x, int) else fnmatch.fnmatchcase(name, x) for x in self.layers)
+        fits = [x for x in self.layers if (x == at if isinstance(x, int) else fnmatch.fnmatchcase(name, x))]
+        self.used.update(fits)
+        return bool(fits)
+
+    def warn_of_unused(self) -> None:
+        """Of attentions that were asked for and did not run."""
+        ran = ", ".join(f"{n} {name!r}" for n, name in enumerate(self.counts)) or "none"
+        if self.layers is None or callable(self.layers):
+            unused = "" if self.record.layers or not self.counts else "the function of layers chose none"
+        else:
+            unused = ", ".join(repr(x) for x in self.layers if x not in self.used)
+            unused = unused and f"layers={unused} chose none"
+        if unused:
+            warnings.warn(f"qkv.tap: {unused} of the attentions that ran: {ran}", stacklevel=4)
 
     def kept(self, x: Any) -> Any:
         if isinstance(x, tuple):

@@ -339,12 +339,40 @@ def test_what_is_kept_is_a_choice() -> None:
     assert names(layers=[1], runs=1) == [f"{second}:0"]
     assert names(layers=["*.0.*"]) == [f"{first}:0", f"{first}:1"]
     assert names(layers=lambda name: name == second, runs=1) == [f"{second}:0"]
+    assert names(layers=first, runs=1) == names(layers=0, runs=1) == [f"{first}:0"]
+    assert names(layers="layers.*.self_attn", runs=1) == [f"{first}:0", f"{second}:0"]
     with qkv.tap(model, detach=False, clone=False) as record:
         model(x)
     assert record[0].q.requires_grad and record[0].q._base is not None
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     with pytest.raises(KeyError, match="layers.0.self_attn"):
         record["attention"]
+
+
+def test_a_choice_of_nothing_is_told() -> None:
+    model, x = encoder(), torch.randn(2, 7, 16)
+    ran = "of the attentions that ran: 0 'layers.0.self_attn', 1 'layers.1.self_attn'"
+    unused: list[tuple[Any, str]] = [
+        ([9, 0], "layers=9 chose none"),
+        ("layers.0", "layers='layers.0' chose none"),
+        (lambda name: False, "the function of layers chose none"),
+    ]
+    for layers, text in unused:
+        with pytest.warns(UserWarning) as warned, qkv.tap(model, layers):
+            model(x)
+        assert [f"qkv.tap: {text} {ran}"] == [str(w.message) for w in warned if "qkv.tap" in str(w.message)]
+        assert warned[0].filename == __file__
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        ([-1], ValueError, "layers holds -1, expected 0 or more"),
+        ("layers.7.self_attn", ValueError, r"no module of the model is called so; near are layers\.\d\.self_attn"),
+        ([1.0], TypeError, "layers holds a float, expected indices"),
+        (True, TypeError, "layers holds a bool, expected indices"),
+    ]
+    for layers, error, text in wrong:
+        with pytest.raises(error, match=text), qkv.tap(model, layers):
+            pass
+    with pytest.raises(TypeError, match="model is a function, expected a torch.nn.Module"), qkv.tap(encoder):  # type: ignore[arg-type]
+        pass
 
 
 def test_a_model_that_fails_leaves_nothing_behind() -> None:
