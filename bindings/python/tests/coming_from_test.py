@@ -1,4 +1,4 @@
-"""The rows of docs/coming-from.md that can be run: what another library computes and what is said here give the same."""
+"""The rows of docs/coming-from.md about PyTorch, JAX and transformers: what is written there and here gives the same."""
 
 from __future__ import annotations
 
@@ -7,30 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import qkv
+from coming_from import B, D, H, L, S, arrays, keep_some, same
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
-B, H, L, S, D = 2, 4, 5, 7, 8
 
 
-def tensors(queries: int = L, keys: int = S, key_heads: int = H) -> tuple[Any, Any, Any]:
-    draw = torch.Generator().manual_seed(0)
-    return (
-        torch.randn(B, H, queries, D, generator=draw),
-        torch.randn(B, key_heads, keys, D, generator=draw),
-        torch.randn(B, key_heads, keys, D, generator=draw),
-    )
+def tensors(queries: int = L, keys: int = S, key_heads: int = H) -> tuple[Any, ...]:
+    return tuple(torch.from_numpy(x) for x in arrays(queries, keys, key_heads))
 
 
 def mask(*shape: int) -> Any:
-    """Bool, with true at column 0, so that every query sees something."""
-    keep = torch.rand(*shape, generator=torch.Generator().manual_seed(1)) < 0.6
-    keep[..., 0] = True
-    return keep
-
-
-def same(ours: Any, theirs: Any) -> None:
-    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-6)
+    return torch.from_numpy(keep_some(*shape))
 
 
 # ---- PyTorch ----
@@ -51,14 +39,32 @@ def test_scaled_dot_product_attention() -> None:
     same(sdpa(q, k, v, attn_mask=keep, enable_gqa=True)[:, :, 2], torch.zeros(B, H, D))
 
 
-def multihead(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
-    """nn.MultiheadAttention without projections: its out as {B, H, L, D}, and its weights of each head."""
-    module = torch.nn.MultiheadAttention(H * D, H, batch_first=True, add_zero_attn=options.pop("add_zero_attn", False))
+def test_dropout() -> None:
+    """With the identity as values out is the weights; each is 0, or divided by the share that is kept."""
+    torch.manual_seed(0)
+    n, p = 64, 0.25
+    q, k, _ = tensors(n, n)
+    v = torch.eye(n).expand(B, H, n, n)
+    weights = qkv.attention(q, k, v)
+    ours = qkv.attention(q, k, v, dropout=p, training=True, seed=3)
+    for out in (ours, F.scaled_dot_product_attention(q, k, v, dropout_p=p)):
+        same(torch.where(out == 0, 0, out), torch.where(out == 0, 0, weights / (1 - p)))
+        deviation = (p * (1 - p) / out.numel()) ** 0.5
+        assert abs((out == 0).float().mean().item() - p) < 5 * deviation
+    same(qkv.attention(q, k, v, dropout=p), weights)
+
+
+def multihead(q: Any, k: Any, v: Any, made: dict[str, Any] | None = None, **options: Any) -> tuple[Any, Any]:
+    """nn.MultiheadAttention without projections: its out as {B, H, L, D}, and its mean weights."""
+    module = torch.nn.MultiheadAttention(H * D, H, batch_first=True, **(made or {}))
     with torch.no_grad():
         module.in_proj_weight.copy_(torch.eye(H * D).repeat(3, 1))
         module.out_proj.weight.copy_(torch.eye(H * D))
         for bias in (module.in_proj_bias, module.out_proj.bias):
             bias.zero_()
+        if module.bias_k is not None:
+            module.bias_k.fill_(0.3)
+            module.bias_v.fill_(-0.5)
         joined = [x.transpose(1, 2).reshape(B, x.shape[2], H * D) for x in (q, k, v)]
         out, weights = module.eval()(*joined, **options)
     return out.view(B, -1, H, D).transpose(1, 2), weights
@@ -71,7 +77,12 @@ def test_multihead_attention() -> None:
     same(qkv.attention(q, k, v, ignore_mask=pairs), multihead(q, k, v, attn_mask=pairs)[0])
     same(qkv.attention(q, k, v, ignore_mask=each.view(B, H, L, S)), multihead(q, k, v, attn_mask=each)[0])
     same(qkv.attention(q, k, v, return_weights=True).weights.mean(1), multihead(q, k, v)[1])
-    same(qkv.attention(q, k, v, zero_key=True), multihead(q, k, v, add_zero_attn=True)[0])
+    same(qkv.attention(q, k, v, zero_key=True), multihead(q, k, v, {"add_zero_attn": True})[0])
+    causal = torch.ones(L, S, dtype=torch.bool).triu(1)
+    theirs = multihead(q, k, v, attn_mask=causal, is_causal=True, need_weights=False)[0]
+    same(qkv.attention(q, k, v, causal=True, align="top_left"), theirs)
+    longer = (torch.cat([x, x.new_full((B, H, 1, D), more)], 2) for x, more in ((k, 0.3), (v, -0.5)))
+    same(qkv.attention(q, *longer), multihead(q, k, v, {"add_bias_kv": True})[0])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -96,6 +107,8 @@ def test_flex_attention() -> None:
     for rule, options in patterns:
         block_mask = flex.create_block_mask(rule, None, None, 6, 6, device="cpu")
         same(qkv.attention(q, k, v, **options), flex.flex_attention(q, k, v, block_mask=block_mask))
+    for ours, theirs in zip(qkv.attention(q, k, v, return_lse=True), flex.flex_attention(q, k, v, return_lse=True)):
+        same(ours, theirs)
 
 
 # ---- JAX ----
@@ -120,28 +133,10 @@ def test_jax() -> None:
     both({"key_value_seq_lengths": lengths}, {"kv_lengths": lengths})
     both({"scale": 0.2}, {"scale": 0.2})
     both({}, {}, key_heads=2)
-
-
-# ---- Keras ----
-
-
-def plain(q: Any, k: Any, v: Any, scale: float, added: Any = 0.0) -> Any:
-    """softmax(scale q k^T + added) v, as code without a library writes it."""
-    scores = scale * q @ np.swapaxes(k, -1, -2) + added
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v
-
-
-def test_keras_style() -> None:
-    q, k, v = (x.numpy() for x in tensors())
-    hidden = (~mask(B, 1, 1, S)).numpy().astype(np.float32)
-    d_k = D
-    theirs = plain(q, k, v, 1 / np.sqrt(d_k), -1e9 * hidden)
-    same(qkv.attention(q, k, v, scale=d_k**-0.5, ignore_mask=hidden != 0), theirs)
-    same(qkv.attention(q, k, v, scale=1), plain(q, k, v, 1))
-    everything = np.ones((B, 1, 1, S), np.float32)
-    assert np.abs(plain(q, k, v, 1 / np.sqrt(d_k), -1e9 * everything)).max() > 0.1
-    same(qkv.attention(q, k, v, ignore_mask=everything != 0), np.zeros((B, H, L, D)))
+    keep[:, :, 2] = False
+    theirs = jax.nn.dot_product_attention(q, k, v, mask=keep)
+    same(theirs[:, 2], v.mean(1))
+    same(qkv.attention(q, k, v, layout="blhd", keep_mask=keep)[:, 2], np.zeros((B, H, D)))
 
 
 # ---- transformers ----
@@ -190,6 +185,19 @@ def test_transformers() -> None:
     check(gpt_oss(layer, q, k, v, None, scaling=0.3), everywhere, scale=0.3, sinks=layer.sinks)
     weights = llama(layer, q, k, v, None, 0.3)[1]
     same(qkv.attention(q, k, v, scale=0.3, return_weights=True).weights, weights)
+    lowest = padded(front)  # what is hidden has the lowest number; in the entry with padding the first rows see nothing
+    assert lowest[1, 0, 0].unique().tolist() == [torch.finfo(torch.float32).min]
+    theirs = llama(layer, q, k, v, lowest, D**-0.5)
+    check(theirs, everywhere, bias=lowest)
+    check(theirs, front, keep_mask=lowest == 0)
+
+
+def test_repeat_kv() -> None:
+    pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import repeat_kv
+
+    q, k, v = tensors(key_heads=2)
+    same(qkv.attention(q, k, v), qkv.attention(q, repeat_kv(k, 2), repeat_kv(v, 2)))
 
 
 def test_transformers_chunks_and_restarting_positions() -> None:
