@@ -19,7 +19,7 @@ MAY_USE = {
     "attention": {"core", "policies", "kernels"},
     "inspect": {"core", "policies", "kernels", "attention"},
     "nn": {"core", "kernels", "attention"},
-    "autograd": {"core", "nn"},
+    "autograd": {"core", "kernels", "nn"},
     "layers": {"core", "nn", "autograd"},
 }
 # Public headers name no third party: a user needs none to compile.

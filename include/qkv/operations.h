@@ -4,8 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "qkv/activation.h"
 #include "qkv/attention.h"
 #include "qkv/autograd.h"
+#include "qkv/positions.h"
 
 namespace qkv::nn {
 
@@ -21,5 +23,23 @@ struct AttentionVariables {
 /// attention(query, key, value) {B, L, Hq * Dv}: the heads side by side, as the projection after them reads them. Dropout of the
 /// attention acts where the tape trains. Throws as forward().
 QKV_EXPORT Variable attend(Tape&, const Attention&, const AttentionVariables&);
+
+// ---- along rows: x {..., dim}, contiguous ----
+
+/// y = (x - mean) / sqrt(var + epsilon) * gain + bias, of each row. gain and bias {dim}, absent: 1 and 0.
+/// Throws ShapeError, DtypeError. Ba, Kiros, Hinton 2016, eq. 4.
+QKV_EXPORT Variable layer_norm(Tape&, const Variable& x, Parameter* gain, Parameter* bias, double epsilon = 1e-5);
+/// y = x / sqrt(mean(x^2) + epsilon) * gain, of each row. Throws ShapeError, DtypeError. Zhang, Sennrich 2019.
+QKV_EXPORT Variable rms_norm(Tape&, const Variable& x, Parameter* gain, double epsilon = 1e-6);
+
+/// y = f(x), of each element. Throws ShapeError, DtypeError.
+QKV_EXPORT Variable activate(Tape&, Activation, const Variable& x);
+/// y = f(a) b for x = {a | b} along the last axis: GEGLU, SwiGLU, ReGLU. Throws ShapeError, DtypeError. Shazeer 2020.
+QKV_EXPORT Variable activate_gated(Tape&, Activation, const Variable& x);
+
+// ---- positions ----
+
+/// Turns the rows of x {B, H, L, D} by their positions, which live until backward() has run. Throws as rotary_forward().
+QKV_EXPORT Variable rotate(Tape&, const Rotary&, const Variable& x, const RowPositions&);
 
 }  // namespace qkv::nn

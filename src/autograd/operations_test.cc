@@ -36,6 +36,13 @@ Variable run_attention(Tape& tape, const char* text, const std::vector<Variable>
   return attend(tape, Attention::parse(text), in);
 }
 
+/// The rows of two matrices {L, D} attend to each other.
+Variable attend_to_itself(Tape& tape, const Variable& x, const Variable& y) {
+  const int64_t sizes[] = {1, 1, x.shape(0), x.shape(1)};
+  const Variable a = x.seen_as(Layout(sizes)), b = y.seen_as(Layout(sizes));
+  return attend(tape, Attention{}, {.query = a, .key = b, .value = a});
+}
+
 std::vector<Operation> operations() {
   std::vector<Operation> all;
   const auto attention = [&](std::string name, const char* text, std::vector<std::vector<int64_t>> shapes = {},
@@ -71,6 +78,30 @@ std::vector<Operation> operations() {
                    const Variable z = y.seen_as(Layout(sizes, steps));
                    return attend(tape, Attention::parse("causal"), {.query = z, .key = x[0], .value = z});
                  }});
+  const auto one = [&](std::string name, std::vector<int64_t> shape, auto run) {
+    all.push_back(
+        {std::move(name), {std::move(shape)}, [run](Tape& t, const std::vector<Variable>& x) { return run(t, x[0]); }});
+  };
+  for (const Activation f : {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu}) {
+    const std::string number = std::to_string(int(f));
+    one("activate_" + number, {3, 5, 7}, [f](Tape& t, const Variable& x) { return activate(t, f, x); });
+    one("activate_gated_" + number, {3, 10}, [f](Tape& t, const Variable& x) { return activate_gated(t, f, x); });
+    one("activate_twice_" + number, {2, 4}, [f](Tape& t, const Variable& x) {
+      return layer_norm(t, attend_to_itself(t, activate(t, f, x), activate(t, f, x)), nullptr, nullptr);
+    });
+  }
+  one("layer_norm", {3, 2, 9}, [](Tape& t, const Variable& x) { return layer_norm(t, x, nullptr, nullptr, 1e-3); });
+  one("rms_norm", {5, 9}, [](Tape& t, const Variable& x) { return rms_norm(t, x, nullptr, 1e-3); });
+  one("rotate", {2, 3, 5, 8},
+      [](Tape& t, const Variable& x) { return rotate(t, Rotary({.dim = 6, .base = 100}), x, {.offset = 3}); });
+  // The queries of a packed projection are turned, the keys too, and meet in its gradient.
+  one("rotate_packed", {2, 5, 2 * 2 * 4}, [](Tape& t, const Variable& x) {
+    const int64_t sizes[] = {2, 2, 5, 4}, steps[] = {80, 4, 16, 1};
+    const Rotary rotary({.dim = 4, .base = 100});
+    const Variable q = x.seen_as(Layout(sizes, steps)), k = x.seen_as(Layout(sizes, steps), 8);
+    return attend(t, Attention::parse("causal"),
+                  {.query = rotate(t, rotary, q, {}), .key = rotate(t, rotary, k, {}), .value = k});
+  });
   return all;
 }
 

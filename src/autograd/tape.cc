@@ -1,9 +1,9 @@
 #include <cstring>
 #include <utility>
 
-#include "core/elements.h"
-#include "core/format.h"
 #include "autograd/node.h"
+#include "autograd/rows.h"
+#include "core/format.h"
 #include "qkv/autograd.h"
 #include "qkv/dropout.h"
 #include "qkv/error.h"
@@ -113,12 +113,7 @@ std::shared_ptr<Node> lent(const std::shared_ptr<detail::Pool>& pool, View<const
 }
 
 void expect_contiguous(const char* function, const Layout& layout) {
-  int64_t step = 1;
-  for (int axis = layout.rank - 1; axis >= 0; --axis) {
-    if (layout.shape[size_t(axis)] != 1 && layout.strides[size_t(axis)] != step)
-      shape_error("{}: the tensor {} is not contiguous; copy it", function, layout);
-    step *= layout.shape[size_t(axis)];
-  }
+  if (!is_contiguous(layout)) shape_error("{}: the tensor {} is not contiguous; copy it", function, layout);
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #pragma once
 #include <cstdint>
 
+#include "qkv/activation.h"
+
 namespace qkv::kernels {
 
-enum class Function : uint8_t { kRelu, kGelu, kGeluTanh, kSilu };
+using Function = nn::Activation;
 inline constexpr int kFunctions = 4;
 
 /// Of one function f and the arithmetic type T.

@@ -6,13 +6,8 @@
 
 namespace qkv::nn {
 
-/// relu      max(x, 0), with the derivative 0 at 0
-/// gelu      x Phi(x), Phi the distribution of the normal numbers (Hendrycks, Gimpel 2016)
-/// gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, their approximation
-/// silu      x / (1 + e^-x) (Elfwing, Uchibe, Doya 2017; also called swish)
 /// At -inf and +inf they and their derivatives have their limits; NaN stays NaN.
 /// Errors in units in the last place, over [-8, 8]: f at most 6 of max(|f|, |x| / 16), f' at most 4 of max(|f'|, 1 / 4).
-using Activation = kernels::Function;
 const char* name(Activation);  ///< "gelu_tanh"
 
 /// y = f(x).  x, y {rows, columns}, contiguous columns; float32, float64, float16 or bfloat16, also mixed, float64 with float64
