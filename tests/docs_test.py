@@ -20,7 +20,7 @@ def run(line, folder):
     environment.update(LC_ALL="C.UTF-8", COLUMNS="100", NO_COLOR="1")
     shell = f"qkv() {{ {shlex.quote(os.environ['QKV_COMMAND'])} \"$@\"; }}\n{line}"
     return subprocess.run(["bash", "-c", shell], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                          capture_output=True, text=True)
 
 
 def steps(block):

@@ -47,7 +47,7 @@ int main() {
 
 def python_with(modules):
     """An interpreter that has the modules; None where there is none."""
-    check = "from importlib.util import find_spec; assert all(map(find_spec, %r))" % (modules.split(),)
+    check = f"from importlib.util import find_spec; assert all(map(find_spec, {modules.split()}))"
     for python in (sys.executable, SOURCE / ".venv/bin/python"):
         if Path(python).exists() and subprocess.run([python, "-c", check], capture_output=True).returncode == 0:
             return python

@@ -36,7 +36,7 @@ def wrong_arrows(top):
         for target in INCLUDE.findall(path.read_text()):
             first = target.split("/")[0]
             if part == "include":
-                good = first == "qkv" and "/" in target or STANDARD.match(target)
+                good = (first == "qkv" and "/" in target) or STANDARD.match(target)
             elif part == "tools":
                 good = first not in MAY_USE or first in {"core", "io", "reference"}
             elif folder not in MAY_USE:

@@ -43,7 +43,7 @@ CASES = {
     "head-pipe": (0, TRUE, HEAD),
     "head-60": (60, TRUE, HEAD),
     "head-200": (200, TRUE, HEAD),
-    "head-lift": (100, TRUE, HEAD + ["--causal", "--scale", "lift"]),
+    "head-lift": (100, TRUE, [*HEAD, "--causal", "--scale", "lift"]),
     "words-truecolour": (100, TRUE, WORDS),
     "words-60": (60, CUBE, WORDS),
     "words-pipe": (0, TRUE, WORDS),

@@ -54,7 +54,7 @@ def some_cells(rows, keys, count, seen=lambda i, j: True):
 q, k = normal(1, 2, 2048, 64) * 1.5, normal(1, 2, 2048, 64)
 np.savez(folder / "long.npz", q=q, k=k)
 (folder / "long.json").write_text(json.dumps({"tokens": [f"word{n}" for n in range(2048)]}))
-remember("long", weights_of(q[0, 1], k[0, 1], causal(2048, 2048)), some_cells(2048, 2048, 12, lambda i, j: j <= i) + [(2047, 2047), (0, 0)])
+remember("long", weights_of(q[0, 1], k[0, 1], causal(2048, 2048)), [*some_cells(2048, 2048, 12, lambda i, j: j <= i), (2047, 2047), (0, 0)])
 
 # 12 layers x 12 heads x 128 tokens.
 layers = {}
@@ -67,7 +67,7 @@ remember("many", weights_of(layers["layer7.q"][0, 3], layers["layer7.k"][0, 3], 
 w = random.dirichlet(np.ones(20), size=(2, 20)).astype(np.float32)
 w[1, 3, 5], w[1, 3, 6] = 0, 1e-12
 np.save(folder / "weights.npy", w)
-remember("weights", w[1].astype(np.float64), some_cells(20, 20, 8) + [(3, 5), (3, 6)])
+remember("weights", w[1].astype(np.float64), [*some_cells(20, 20, 8), (3, 5), (3, 6)])
 
 # A query with a NaN: short, and long enough to be recomputed.
 for name, rows in (("nan", 20), ("nan_long", 400)):

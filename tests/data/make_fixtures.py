@@ -4,6 +4,7 @@
 Their contents: an array x[i, j] = 10 * i + j of shape (2, 3), if the name does not say otherwise.
 """
 import zipfile
+
 import numpy as np
 
 x = np.array([[0, 1, 2], [10, 11, 12]])

@@ -54,7 +54,7 @@ def option(options: Any, key: str, otherwise: Any) -> Any:
     value = options.get(key) if isinstance(options, dict) else None
     if value is None:
         return otherwise
-    takes = {bool: bool, int: (bool, int, float), float: (int, float), str: str}
+    takes: dict[type, tuple[type, ...]] = {bool: (bool,), int: (bool, int, float), float: (int, float), str: (str,)}
     if not isinstance(value, takes[type(otherwise)]) or (isinstance(value, bool) and type(otherwise) is float):
         raise Malformed(f'"{key}" is {value!r}')
     return type(otherwise)(value)
@@ -70,10 +70,10 @@ def storage_of(options: Json) -> Any:
 
 def check_axes(q: Any, k: Any, v: Any, keywords: Json) -> None:
     """The package takes fewer axes than four too, and the schema does not."""
-    masks = {name: keywords[name] for name in ("keep_mask", "bias", "dropout_keep") if name in keywords}
-    for name, x in {"q": q, "k": k, "v": v, **masks}.items():
-        if x.ndim != 4:
-            raise Refused(f"{name} has {x.ndim} axes, expected four")
+    given: Json = {"q": q, "k": k, "v": v} | keywords
+    for name in ("q", "k", "v", "keep_mask", "bias", "dropout_keep"):
+        if name in given and given[name].ndim != 4:
+            raise Refused(f"{name} has {given[name].ndim} axes, expected four")
 
 
 def keywords_of(options: Json) -> Json:
@@ -157,7 +157,7 @@ def sdpa(inputs: Json, options: Json) -> Answer:
 
 
 def drops(options: Json) -> bool:
-    return option(options, "training", False) and option(options, "dropout_p", 0.0) != 0
+    return bool(option(options, "training", False)) and option(options, "dropout_p", 0.0) != 0
 
 
 def strided_view(inputs: Json, name: str, storage: Any) -> np.ndarray[Any, Any]:
