@@ -9,6 +9,7 @@
 #include "qkv/merge.h"
 #include "run_cases/arrays.h"
 #include "run_cases/attention.h"
+#include "run_cases/positions.h"
 #include "run_cases/text.h"
 
 namespace run_cases {
@@ -128,6 +129,17 @@ const std::map<std::string_view, Operation>& operations() {
                                                          {"merge_heads", run_merge_heads},
                                                          {"alibi_slopes", run_alibi_slopes},
                                                          {"rollout", run_rollout},
+                                                         {"rope", run_rope},
+                                                         {"rope_calls", run_rope_calls},
+                                                         {"rope_shift", run_rope_shift},
+                                                         {"rope_table", run_rope_table},
+                                                         {"sinusoidal", run_sinusoidal},
+                                                         {"t5_bucket", run_t5_bucket},
+                                                         {"rel_shift", run_rel_shift},
+                                                         {"position_ids", run_position_ids},
+                                                         {"sliding_cache", run_sliding_cache},
+                                                         {"beam_reorder", run_beam_reorder},
+                                                         {"init_bound", run_init_bound},
                                                          {"display_labels", run_display_labels},
                                                          {"row_labels", run_row_labels},
                                                          {"byte_offsets", run_byte_offsets},

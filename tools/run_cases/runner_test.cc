@@ -24,6 +24,15 @@ TEST(RunCases, EveryEntryOfTheOwnFilePasses) {
   for (const Outcome& o : outcomes) EXPECT_EQ(o.verdict, Verdict::kPass) << o.id << ": " << o.detail;
 }
 
+TEST(RunCases, PositionsAndCachesPass) {
+  const auto outcomes = run_file(kData + "positions.json");
+  EXPECT_EQ(outcomes.size(), 15U);
+  for (const Outcome& o : outcomes) {
+    const bool known = o.id != "rope_style";
+    EXPECT_EQ(o.verdict, known ? Verdict::kPass : Verdict::kUnsupported) << o.id << ": " << o.detail;
+  }
+}
+
 TEST(RunCases, AFailureNamesThePlaceWhatCameAndWhatWasExpected) {
   const std::vector<std::string> expected{
       "wrong_number: slopes[1]: got 0.00390625 expected 0.5",
