@@ -37,12 +37,12 @@ void forward(Kind kind, const NormInputs& in, const NormOutputs& out, double eps
   WorkspaceOf workspace(call);
   T* parameters = static_cast<T*>(workspace.impl().call.reserve(2 * size_t(dim) * sizeof(T)));
   const T *gain = widened(in.gain, parameters), *bias = widened(in.bias, parameters + dim);
-  const int scratch_rows = in_place<T>(in.x) && in_place<T>(out.y) ? 0 : 8;
+  const bool narrow = !in_place<T>(in.x) || !in_place<T>(out.y);
   const auto& kernels = kernels::norm_kernels<T>();
   const auto run = kind == Kind::kLayer ? kernels.layer_norm : kernels.rms_norm;
-  for_rows<T>(call, workspace.impl(), in.x, scratch_rows, [&](int64_t row, int rows, T* scratch) {
+  for_rows<T>(call, workspace.impl(), in.x, narrow ? Stretch{4, 8} : Stretch{}, [&](int64_t row, int rows, T* scratch) {
     const Block<const T> x = read(in.x, row, 0, rows, dim, scratch);
-    const Block<T> y = place(out.y, row, 0, dim, scratch + (scratch_rows == 0 ? 0 : 4 * dim));
+    const Block<T> y = place(out.y, row, 0, dim, scratch + (narrow ? 4 * dim : 0));
     run({x.data, x.stride, y.data, y.stride, rows, dim, gain, bias, T(epsilon), row_numbers<T>(out.mean, row),
          row_numbers<T>(out.rstd, row)});
     finish(out.y, row, 0, rows, dim, y);

@@ -72,14 +72,18 @@ template <class F> void with_arithmetic(DType type, const F& f) {
 /// A work item should have about so many elements.
 inline constexpr int64_t kElementsOfAnItem = 1 << 14;
 
-/// Calls f(first row, rows, scratch) for stretches of at most 4 rows if `scratch_rows` is not 0, else for longer ones. scratch has
-/// room for that many rows of `columns` numbers.
+/// How many rows go together, 0 for as many as a work item has, and how many rows of scratch they need.
+struct Stretch {
+  int rows = 0, scratch = 0;
+};
+
+/// Calls f(first row, rows, scratch) for stretches of rows.
 template <class T, class F>
-void for_rows(const Call& call, Workspace::Impl& workspace, const Layout& x, int scratch_rows, const F& f) {
+void for_rows(const Call& call, Workspace::Impl& workspace, const Layout& x, Stretch stretch, const F& f) {
   const int64_t rows = x.shape[0], columns = x.shape[1];
   const int64_t of_an_item = round_up(ceil_div(kElementsOfAnItem, std::max<int64_t>(1, columns)), 4);
-  const int64_t items = ceil_div(rows, of_an_item), step = scratch_rows == 0 ? of_an_item : 4;
-  const size_t bytes = size_t(scratch_rows) * size_t(columns) * sizeof(T);
+  const int64_t items = ceil_div(rows, of_an_item), step = stretch.rows == 0 ? of_an_item : stretch.rows;
+  const size_t bytes = size_t(stretch.scratch) * size_t(columns) * sizeof(T);
   workspace.prepare_leases(at_once(call, items), bytes);
   parallel(call, items, [&](int64_t item) {
     const Workspace::Impl::Lease lease(workspace, bytes);
