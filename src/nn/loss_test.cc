@@ -66,7 +66,7 @@ TEST(CrossEntropy, IsTheFormulaForEveryTypeSizeAndSmoothing) {
             for (int64_t c = 0; c < classes; ++c) {
               const double g = double(expected[size_t(c)]) / double(count);
               const double bound = 1.01 * rounding(type) * std::abs(g) +
-                                   eps * (8 * (c == p.targets[size_t(r)]) + 32 * std::abs(g)) +  // exponents to 20
+                                   eps * (8 * (c == p.targets[size_t(r)]) + 48 * std::abs(g)) +  // exponents to 20
 
                                    eps * p.options.label_smoothing + (type == DType::kFloat16 ? 0x1p-25 : 0);
               ASSERT_NEAR(d.get(r, c), g, bound) << name(type) << classes << " " << smoothing << " " << set;
