@@ -14,12 +14,18 @@
 
 namespace qkv::nn {
 
+namespace detail {
+struct Node;
+struct Packs;
+class Pool;
+}  // namespace detail
+
 /// Numbers that learn. It has one place in memory, to which variables refer.
 struct QKV_EXPORT Parameter {
   Parameter() = default;
   Parameter(DType, std::vector<int64_t> shape);  ///< zeros
-  Parameter(const Parameter&) = delete;
-  Parameter& operator=(const Parameter&) = delete;
+  Parameter(Parameter&&) = default;  ///< not while variables refer to it
+  Parameter& operator=(Parameter&&) = default;
 
   Array value;
   Array gradient;           ///< d loss / d value, of its shape and type; no tensor before the first backward()
@@ -27,16 +33,13 @@ struct QKV_EXPORT Parameter {
   bool decays = true;       ///< whether weight decay acts on it: false for norms and biases
   uint64_t version = 0;     ///< counts changes of `value`, so that copies in other layouts know when they are old
 
+  /// Copies in the order in which products read them, made by linear().
+  std::shared_ptr<detail::Packs> packs{};
   /// To be called after `value` was written.
   void changed() { ++version; }
   /// The next backward() replaces the gradient instead of adding to it.
   void forget_gradient() { is_reached = false; }
 };
-
-namespace detail {
-struct Node;
-class Pool;
-}  // namespace detail
 
 /// A tensor that was computed, or a part of one. Cheap to copy; what it refers to lives as long as it does.
 class QKV_EXPORT Variable {

@@ -17,12 +17,34 @@ struct AttentionVariables {
   Variable query{}, key{}, value{};                       ///< {B, Hq, L, D}, {B, Hkv, S, D}, {B, Hkv, S, Dv}
   Variable bias{}, alibi_slopes{}, sinks{};               ///< as in Inputs, float32 or float64
   std::vector<std::pair<std::string, Variable>> named{};  ///< softcaps, scales, tensors of policies of one's own
+  View<void> weights{};                                   ///< where the weights go, if wanted; without a gradient
   Inputs rest{};                                          ///< masks, lengths, documents, offsets
 };
 
 /// attention(query, key, value) {B, L, Hq * Dv}: the heads side by side, as the projection after them reads them. Dropout of the
 /// attention acts where the tape trains. Throws as forward().
 QKV_EXPORT Variable attend(Tape&, const Attention&, const AttentionVariables&);
+
+// ---- dense layers ----
+
+/// Some rows of a parameter, or elements of a vector; all unless told. Of no parameter: absent.
+struct Rows {
+  Parameter* of = nullptr;
+  int64_t first = 0, count = -1;
+
+  Rows() = default;
+  Rows(Parameter& parameter) : of(&parameter) {}  // so that a parameter can be given where all of it is meant
+  Rows(Parameter* parameter) : of(parameter) {}
+  Rows(Parameter& parameter, int64_t from, int64_t rows) : of(&parameter), first(from), count(rows) {}
+};
+
+/// y = x W^T + b.   x {..., in} contiguous, weight {out, in}, bias {out} or absent, y {..., out}
+/// A row of y has the same bits whatever the number of rows, and the batch. Where the tape stores 16-bit numbers, weights are
+/// rounded to them first. Throws ShapeError, DtypeError.
+QKV_EXPORT Variable linear(Tape&, const Variable& x, const Rows& weight, const Rows& bias = {});
+
+/// a + b, of one shape, contiguous. Throws ShapeError, DtypeError.
+QKV_EXPORT Variable add(Tape&, const Variable& a, const Variable& b);
 
 // ---- along rows: x {..., dim}, contiguous ----
 

@@ -91,14 +91,16 @@ Variable attend(Tape& tape, const Attention& attention, const AttentionVariables
   const int64_t head_sizes[] = {b, h, l, width}, head_steps[] = {l * h * width, width, h * width, 1};
   const Variable heads = out.seen_as(Layout(head_sizes, head_steps));
   if (!tape.is_recording()) {
-    forward(attention, inputs, {.out = heads.to_write()}, tape.call());
+    forward(attention, inputs, {.out = heads.to_write(), .weights = in.weights}, tape.call());
     return out;
   }
   const Layout rows(std::span<const int64_t>(head_sizes).first(3));
   const DType sums = in.query.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   const Variable row_max = tape.make(rows, sums), row_sum = tape.make(rows, sums);
-  forward(attention, inputs, {.out = heads.to_write(), .row_max = row_max.to_write(), .row_sum = row_sum.to_write()},
-          tape.call());
+  forward(
+      attention, inputs,
+      {.out = heads.to_write(), .row_max = row_max.to_write(), .row_sum = row_sum.to_write(), .weights = in.weights},
+      tape.call());
   const auto from = variables_of(in);
   const Variable made[] = {out};
   tape.record(made, from, [&tape, attention, in, heads, row_max, row_sum, seed = inputs.dropout_seed] {

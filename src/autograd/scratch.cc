@@ -5,19 +5,17 @@
 #include "nn/rows.h"
 
 namespace qkv::nn {
-namespace {
-
-template <class T> void add_all(View<const void> from, View<void> to, const Call& call) {
-  for_pieces(call, Grid(to, to, from), [&](int64_t row, int64_t column, int64_t n) {
-    T a[kPiece], b[kPiece];
-    const auto x = read<T>(from, row, column, 1, n, a), y = read<T>(to, row, column, 1, n, b);
-    const auto sum = place<T>(to, row, column, n, b);
-    kernels::elementwise_kernels<T>().add(x.data, y.data, n, sum.data);
-    finish(to, row, column, 1, n, sum);
+void sum_of(View<const void> a, View<const void> b, View<void> sum, const Call& call) {
+  with_arithmetic(sum.dtype, [&]<class T>(T*) {
+    for_pieces(call, Grid(sum, sum, a, b), [&](int64_t row, int64_t column, int64_t n) {
+      T of_a[kPiece], of_b[kPiece];
+      const auto x = read<T>(a, row, column, 1, n, of_a), y = read<T>(b, row, column, 1, n, of_b);
+      const auto to = place<T>(sum, row, column, n, of_b);
+      kernels::elementwise_kernels<T>().add(x.data, y.data, n, to.data);
+      finish(sum, row, column, 1, int(n), to);
+    });
   });
 }
-
-}  // namespace
 
 namespace {
 
@@ -44,16 +42,15 @@ template <class Void> View<Void> four_axes(const View<Void>& v) {
 }  // namespace
 
 void add_to(View<const void> from, View<void> to, const Call& call) {
-  with_arithmetic(to.dtype, [&]<class T>(T*) {
-    if (is_contiguous(from) && is_contiguous(to)) {
-      const int64_t sizes[] = {1, to.size()};
-      return add_all<T>(rows(from, Layout(sizes)), rows(to, Layout(sizes)), call);
-    }
-    const auto x = four_axes(from);
-    const auto y = four_axes(to);
-    for (int64_t a = 0; a < y.shape[0]; ++a)
-      for (int64_t b = 0; b < y.shape[1]; ++b) add_all<T>(matrix_of(x, a, b), matrix_of(y, a, b), call);
-  });
+  const auto add = [&](const View<const void>& x, const View<void>& y) { sum_of(x, y, y, call); };
+  if (is_contiguous(from) && is_contiguous(to)) {
+    const int64_t sizes[] = {1, to.size()};
+    return add(rows(from, Layout(sizes)), rows(to, Layout(sizes)));
+  }
+  const auto x = four_axes(from);
+  const auto y = four_axes(to);
+  for (int64_t a = 0; a < y.shape[0]; ++a)
+    for (int64_t b = 0; b < y.shape[1]; ++b) add(matrix_of(x, a, b), matrix_of(y, a, b));
 }
 
 }  // namespace qkv::nn

@@ -4,6 +4,8 @@
 
 namespace qkv::nn {
 
+/// sum = a + b, matrices of one shape and contiguous columns; sum may be a or b.
+void sum_of(View<const void> a, View<const void> b, View<void> sum, const Call&);
 /// to += from, of one shape, along the last axis contiguous.
 void add_to(View<const void> from, View<void> to, const Call&);
 

@@ -1,0 +1,140 @@
+// Layers of Transformers: parameters, and what is computed with them. Parameters have PyTorch's names, so that state goes over in
+// both directions.
+//
+//   qkv::nn::MultiHeadAttention attention({.width = 64, .heads = 4, .formula = qkv::Attention::parse("causal")});
+//   qkv::nn::Tape tape;
+//   qkv::nn::Variable y = attention(tape, tape.constant(x));        // x {B, L, 64}
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "qkv/operations.h"
+
+namespace qkv::nn {
+
+/// Sees every parameter with its name, "layers.0.self_attn.out_proj.weight".
+using Visitor = std::function<void(const std::string& name, Parameter&)>;
+
+/// y = x W^T + b.   weight {out, in}, bias {out}
+class QKV_EXPORT Linear {
+ public:
+  struct Options {
+    int64_t in = 0, out = 0;
+    bool has_bias = true;
+    DType dtype = DType::kFloat32;
+  };
+  /// Zeros. Throws OptionError.
+  explicit Linear(const Options&);
+  Variable operator()(Tape&, const Variable& x);  ///< {..., in} -> {..., out}
+  void visit(const std::string& prefix, const Visitor&);
+  Parameter weight;
+  std::optional<Parameter> bias;
+};
+
+/// Which norm a layer has.
+enum class NormKind : uint8_t { kLayer, kRms };
+
+/// Layer norm with gain and bias, or RMS norm with gain.   weight, bias {dim}
+class QKV_EXPORT Norm {
+ public:
+  struct Options {
+    int64_t dim = 0;
+    NormKind kind = NormKind::kLayer;
+    double epsilon = 1e-5;
+    bool has_bias = true;  ///< of layer norm
+    DType dtype = DType::kFloat32;
+  };
+  /// A gain of ones. Throws OptionError.
+  explicit Norm(const Options&);
+  Variable operator()(Tape&, const Variable& x);
+  void visit(const std::string& prefix, const Visitor&);
+  Parameter weight;
+  std::optional<Parameter> bias;
+
+ private:
+  NormKind kind_;
+  double epsilon_;
+};
+
+/// down(f(up(x))), or down(f(a) b) for {a | b} = up(x).   linear1 {hidden or 2 hidden, width}, linear2 {width, hidden}
+class QKV_EXPORT FeedForward {
+ public:
+  struct Options {
+    int64_t width = 0, hidden = 0;
+    Activation activation = Activation::kGelu;
+    bool is_gated = false;  ///< GEGLU, SwiGLU, ReGLU (Shazeer 2020)
+    bool has_bias = true;
+    DType dtype = DType::kFloat32;
+  };
+  explicit FeedForward(const Options&);  ///< throws OptionError
+  Variable operator()(Tape&, const Variable& x);
+  void visit(const std::string& prefix, const Visitor&);
+  Linear linear1, linear2;
+
+ private:
+  Activation activation_;
+  bool is_gated_;
+};
+
+/// What a call of an attention layer brings beside x.
+struct AttentionCall {
+  Inputs masks{};   ///< of the attention's formula: masks, lengths, documents, offsets; they live until backward()
+  Variable bias{};  ///< {B or 1, Hq or 1, L, S}, where the formula has `bias`
+  RowPositions positions{};  ///< of the rows of x, for rotary positions
+  View<void> weights{};      ///< if wanted, the weights of each head {B, Hq, L, S}, before dropout; without a gradient
+};
+
+/// Concatenated heads of attention over projected queries, keys and values, projected once more.
+///   head h = attention(x W_q[h]^T, source W_k[h]^T, source W_v[h]^T),   y = [heads] W_o^T.   Vaswani et al. 2017, 3.2.2
+/// Where queries, keys and values come from tensors of one width, their projections are the rows of one in_proj_weight: first all
+/// heads of queries, then of keys, then of values, as in torch.nn.MultiheadAttention; else they are q_proj_weight, k_proj_weight,
+/// v_proj_weight. in_proj_bias is that of all three.
+class QKV_EXPORT MultiHeadAttention {
+ public:
+  struct Options {
+    int64_t width = 0;                         ///< of x and y
+    int64_t heads = 1;                         ///< of queries
+    int64_t key_heads = 0;                     ///< of keys and values; 0: as many as of queries
+    int64_t key_width = 0, value_width = 0;    ///< of what keys and values are projected from; 0: width
+    int64_t head_dim = 0, value_head_dim = 0;  ///< 0: width / heads; as head_dim
+    bool has_query_bias = true, has_key_bias = true, has_value_bias = true, has_out_bias = true;
+    bool normalises_heads = false;   ///< RMS norm of each head's queries and keys (QK-norm, Henry et al. 2020)
+    std::optional<Rotary> rotary{};  ///< turns queries and keys
+    Attention formula{};             ///< masks, score modifiers, softmax, dropout
+    DType dtype = DType::kFloat32;
+  };
+  /// Zeros. Throws OptionError: heads that do not divide the width, key heads that do not divide the heads.
+  explicit MultiHeadAttention(const Options&);
+
+  /// Self-attention.   x {B, L, width} -> {B, L, width}. Throws ShapeError and what forward() throws.
+  Variable operator()(Tape&, const Variable& x, const AttentionCall& = {});
+  /// Keys and values from elsewhere.   key {B, S, key_width}, value {B, S, value_width}
+  Variable operator()(Tape&, const Variable& x, const Variable& key, const Variable& value, const AttentionCall& = {});
+  void visit(const std::string& prefix, const Visitor&);
+
+  const Options& options() const { return options_; }
+  std::optional<Parameter> in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight;
+  std::optional<Parameter> in_proj_bias;
+  Linear out_proj;
+  std::optional<Norm> query_norm, key_norm;
+
+ private:
+  enum class Part : uint8_t { kQuery, kKey, kValue };
+  struct Projection {
+    Rows weight, bias;
+  };
+  Projection projection(Part);
+  Variable project(Tape&, Part, const Variable& x);
+  Variable normalise(Tape&, Norm&, const Variable& x);
+  Variable attend_to(Tape&, Variable q, Variable k, const Variable& v, const AttentionCall&);
+  Options options_;
+};
+
+/// Calls f for every parameter of a layer.
+template <class Layer> void for_parameters(Layer& layer, const Visitor& f) { layer.visit("", f); }
+
+}  // namespace qkv::nn
