@@ -21,6 +21,7 @@ MAY_USE = {
     "nn": {"core", "kernels", "attention"},
     "autograd": {"core", "kernels", "nn"},
     "layers": {"core", "nn", "autograd"},
+    "optim": {"core", "nn"},
 }
 # Public headers name no third party: a user needs none to compile.
 STANDARD = re.compile(r"^[a-z_0-9]+$")
