@@ -9,8 +9,8 @@ from typing import Any
 Tokens = Sequence[str] | Sequence[Sequence[str]]
 
 
-def token_lists(name: str, tokens: Any, batches: int) -> list[list[str]]:
-    """Lists of texts: none, one for all batch entries, or one for each.
+def token_lists(name: str, tokens: Any, batches: int | None) -> list[list[str]]:
+    """Lists of texts: none, one for all batch entries, or one for each. batches: how many there are, where that is known.
 
     Raises TypeError for what is no list of texts, ValueError where there are not as many lists as batch entries.
     """
@@ -18,8 +18,11 @@ def token_lists(name: str, tokens: Any, batches: int) -> list[list[str]]:
         return []
     if isinstance(tokens, str):
         raise TypeError(f"{name} is one text, expected a list of texts; pass {name}.split()")
-    entries = list(tokens)
-    lists = [list(x) for x in entries] if entries and isinstance(entries[0], (list, tuple)) else [entries]
+    try:
+        entries = list(tokens)
+    except TypeError:
+        raise TypeError(f"{name} is a {type(tokens).__name__}, expected a list of texts") from None
+    lists = [list(x) for x in entries] if are_lists(entries) else [entries]
     for entry in lists:
         for token in entry:
             if not isinstance(token, str):
@@ -27,9 +30,14 @@ def token_lists(name: str, tokens: Any, batches: int) -> list[list[str]]:
                     f"{name} holds a {type(token).__name__}, expected texts; of the ids of a tokenizer pass "
                     "tokenizer.convert_ids_to_tokens(ids)"
                 )
-    if len(lists) not in (1, batches):
+    if batches is not None and len(lists) not in (1, batches):
         raise ValueError(f"{name} has {len(lists)} lists, expected one, or one for each of {batches} batch entries")
     return [[_valid(token) for token in entry] for entry in lists]
+
+
+def are_lists(entries: Sequence[Any]) -> bool:
+    """Whether there is a list for each batch entry. A text has a length too."""
+    return len(entries) > 0 and all(hasattr(x, "__iter__") and not isinstance(x, str) for x in entries)
 
 
 def of_both_axes(

@@ -273,6 +273,91 @@ def test_a_dump_has_tensors_and_what_they_cannot_say(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["x.json", "x.npz"]
 
 
+CAUSAL = {"attention": "causal | softmax"}
+ONE, MASK = np.ones((2, 4, 5, 8), np.float32), np.ones((2, 1, 5, 5), bool)
+FULL = {"q": ONE, "k": ONE[:, :2], "v": ONE[:, :2, :, :3]}
+UNREADABLE = [
+    ({}, {}, ValueError, "there are no tensors"),
+    ([ONE], {}, TypeError, "tensors is a list, expected them by name"),
+    ({1: ONE}, {}, TypeError, "a name of tensors is a int"),
+    ({"q": ONE.astype(complex)}, {}, TypeError, "q has type complex128"),
+    ({"entropy": np.array([None])}, {}, TypeError, "entropy has type object"),
+    ({"q": ONE.astype(np.longdouble)}, {}, TypeError, "q has type float128"),
+    ({"q": ONE.astype(np.int32)}, {}, TypeError, "q has type int32"),
+    ({"q": ONE[0, 0, 0]}, {}, ValueError, "q has 1 axes"),
+    ({"layer1.q": ONE[None]}, {}, ValueError, r"layer1\.q has 5 axes"),
+    ({"layer2.q": ONE, "k": ONE[:, :3]}, {}, ValueError, "save_dump: layer2: .*3 heads"),
+    ({"q": ONE, "k": ONE.astype(np.float64)}, {}, TypeError, "float64"),
+    ({"q": ONE, "k": ONE[..., :4]}, {}, ValueError, "4"),
+    ({"q": ONE, "k": ONE, "v": ONE[:, :, :4]}, {}, ValueError, "4"),
+    ({"q": ONE[0], "k": ONE}, {}, ValueError, "batch"),
+    (FULL | {"out": ONE}, {}, ValueError, r"out is \(2, 4, 5, 8\), and q, k and v give \(2, 4, 5, 3\)"),
+    (FULL | {"weights": ONE}, {}, ValueError, "weights is .*give .2, 4, 5, 5."),
+    (FULL | {"lse": ONE}, {}, ValueError, "lse is .*give .2, 4, 5."),
+    (FULL | {"dout": ONE[..., :2]}, {}, ValueError, "dout is"),
+    (FULL | {"keep_mask": MASK.astype(int)}, {}, TypeError, "keep_mask has type int64, expected bool"),
+    (FULL | {"keep_mask": MASK[:, :, :4]}, {}, ValueError, "keep_mask"),
+    (FULL | {"bias": ONE[:, :, :, :5].astype(np.float16)}, {}, TypeError, "bias has type float16"),
+    (FULL | {"sinks": np.ones(3)}, {}, ValueError, "sinks"),
+    (FULL | {"key_lengths": np.ones(2)}, {}, TypeError, "key_lengths has type float64, expected whole numbers"),
+    (FULL | {"key_lengths": np.array([5, 9])}, {}, ValueError, r"\[1\] is 9"),
+    (FULL | {"document_ids": np.arange(4)}, {}, ValueError, "document"),
+    (FULL | {"q": ONE * np.nan}, {}, ValueError, "q holds no number"),
+    (FULL | {"scale": np.ones(2)}, {}, ValueError, "expected one finite number"),
+    (FULL | {"scale": float("nan")}, {}, ValueError, "expected one finite number"),
+    (FULL, {"attention": "causal bias"}, ValueError, "bias"),
+    (FULL, {"attention": "keep_mask | softmax"}, ValueError, "keep_mask"),
+    (FULL, {"attention": 3}, TypeError, "a formula is a text"),
+    (FULL, {"scale": float("inf")}, ValueError, "scale is inf, expected a finite number"),
+    (FULL, {"scale": "3"}, TypeError, "scale is a str, expected a number"),
+    (FULL, {"tokens": "abcde"}, TypeError, r"tokens\.split"),
+    (FULL, {"tokens": 3}, TypeError, "tokens is a int, expected a list of texts"),
+    (FULL, {"tokens": [1, 2, 3, 4, 5]}, TypeError, "convert_ids_to_tokens"),
+    (FULL, {"tokens": WORDS[:3]}, ValueError, "tokens has 3 texts, and there are 5 queries and 5 keys"),
+    (FULL, {"tokens": [WORDS] * 3}, ValueError, "each of 2 batch entries"),
+    ({"weights": ONE}, {}, ValueError, "weights are not those of an attention"),
+    ({"weights": -ONE / 9}, {}, ValueError, "weights are not those of an attention"),
+    ({"x": ONE[0], "wq": ONE[0, 0, :, :4], "wk": ONE[0, 0]}, {}, ValueError, "wq is .*the width of x"),
+    ({"x": ONE[0], "wq": ONE[0, 0], "heads": np.array([0])}, {}, ValueError, "heads is"),
+    ({"q": ONE[0], "k": ONE[0], "cumulative_query_lengths": [0, 4]}, {}, TypeError, "cumulative_query_lengths is a list"),
+]
+
+
+@pytest.mark.parametrize(("tensors", "options", "error", "text"), UNREADABLE)
+def test_what_the_command_would_refuse_is_not_written(tensors, options, error, text, tmp_path):
+    with pytest.raises(error, match=text):
+        qkv.save_dump(tmp_path / "x.npz", tensors, **options)
+    assert os.listdir(tmp_path) == []
+
+
+LENGTHS = {"cumulative_query_lengths": np.array([0, 1, 4]), "cumulative_key_lengths": np.array([0, 2, 4])}
+READABLE = [
+    (FULL | {"out": ONE[..., :3], "weights": np.full((2, 4, 5, 5), 0.2), "lse": ONE[..., 0], "dout": ONE[:1, :1, :1, :3]}, {}),
+    ({"q": ONE[0], "k": ONE[:1], "v": ONE[0], "out": ONE[0]}, {"tokens": np.array(WORDS)}),
+    ({"q": ONE[0, 0], "k": ONE[0, 0], "weights": np.full((5, 5), 0.2)}, {"tokens": [WORDS]}),
+    ({"q": ONE, "k": ONE, "keep_mask": MASK, "scale": 2, "bias": MASK[0, 0] * 1.0}, {"tokens": np.array([WORDS] * 2)}),
+    ({"q": ONE, "k": ONE[:, :, :4], "ignore_mask": np.zeros((2, 4), bool)}, {"scale": 0.5, "tokens": WORDS}),
+    ({"layer0.q": ONE, "layer1.q": ONE, "k": ONE, "document_ids": np.arange(5) // 2, "alibi_slopes": np.ones(4)}, {}),
+    (FULL | {"sinks": np.ones(4), "key_lengths": np.array([5, 2]), "q_offset": np.array([1])}, {}),
+    (FULL, {"attention": "causal align:bottom_right | alibi | softmax"}),
+    (FULL | {"bias": MASK * 1.0}, CAUSAL),  # not named: not used
+    ({"q": ONE[0].astype(">f4"), "k": ONE[0].astype(">f4")}, {}),
+    ({"weights": np.full((2, 4, 5, 5), 0.2, np.float16)}, {"tokens": WORDS}),
+    ({"x": ONE[0], "wq": ONE[0, 0, :1].repeat(8, 0), "wk": ONE[0, 0, :1].repeat(8, 0), "heads": 2}, {}),
+    ({"q": ONE[0, 0, :4, None], "k": ONE[0, 0, :4, None]} | LENGTHS, {}),
+    ({"q": ONE, "k": ONE}, {"tokens": ["\ud800", "b", "c", "d", "e"]}),
+]
+
+
+@needs_command
+@pytest.mark.parametrize(("tensors", "options"), READABLE)
+def test_what_is_written_is_read_by_the_command(tensors, options, tmp_path):
+    qkv.save_dump(tmp_path / "x.npz", tensors, **options)
+    command("see", str(tmp_path / "x.npz"))
+    if "out" in tensors:
+        assert "out" in subprocess.run([COMMAND, "compare", str(tmp_path / "x.npz")], capture_output=True, text=True).stdout
+
+
 def test_bfloat16_is_marked(tmp_path):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     q = arrays()[0].astype(ml_dtypes.bfloat16)
@@ -287,6 +372,13 @@ def test_what_lies_beside_is_replaced_only_where_it_belongs_to_tensors(tmp_path)
     qkv.save_dump(tmp_path / "x.npz", {"q": q}, tokens=WORDS)
     qkv.save_dump(tmp_path / "x.npz", {"k": q})  # tokens of other tensors would lie
     assert json.loads((tmp_path / "x.json").read_text()) == {}
+    for beside in ({}, {"tokens": WORDS}):  # a key of ours does not make it ours
+        foreign = '{"scale": 3, "hidden_size": 64}'
+        (tmp_path / "z.json").write_text(foreign)
+        with pytest.raises(ValueError, match="z.json would be replaced"):
+            qkv.save_dump(tmp_path / "z.npz", {"q": q}, **beside)
+        assert (tmp_path / "z.json").read_text() == foreign
+        assert not (tmp_path / "z.npz").exists()
     (tmp_path / "y.json").write_text('{"mine": 1}')
     qkv.save_dump(tmp_path / "y.npz", {"q": q})
     with pytest.raises(ValueError, match="y.json would be replaced"):
