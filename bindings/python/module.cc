@@ -108,7 +108,10 @@ void merge_backward_on(const nb::list& outs, const nb::list& lses, nb::handle si
 
 std::string path_of(const Attention& a, const nb::dict& inputs, Seed seed) {
   Arrays arrays;
-  return explain_path(a, inputs_of(inputs, seed, arrays));
+  const Inputs in = inputs_of(inputs, seed, arrays);
+  std::string text;
+  run(operations(in), [&](const Call& call) { text = explain_path(a, in, call); });
+  return text;
 }
 
 void keep_mask_on(const Attention& a, const nb::dict& inputs, nb::handle keep) {
@@ -167,8 +170,12 @@ NB_MODULE(_core, m) {
   m.def(
       "set_num_threads",
       [](int64_t threads) { set_num_threads(int(std::clamp<int64_t>(threads, -1, std::numeric_limits<int>::max()))); },
-      "threads"_a);
-  m.def("num_threads", &num_threads);
+      "threads"_a,
+      "How many threads calls use from now on, the caller's included: 1 to 4096. Raises ValueError for others.\n\n"
+      ">>> qkv.set_num_threads(2)\n>>> qkv.num_threads()\n2");
+  m.def("num_threads", &num_threads,
+        "How many threads a call may use: as set_num_threads() said, else QKV_THREADS, else as many as there are "
+        "processors.\n\n>>> qkv.num_threads() >= 1\nTrue");
   add_pictures(m);
 }
 

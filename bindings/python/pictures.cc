@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -88,8 +89,10 @@ class Picture {
     check();
   }
   void add_weights(nb::handle weights, bool at_the_end, int number) {
-    layers_.emplace_back(borrowed_.arrays.read("weights", weights), at_the_end ? Align::kBottomRight : Align::kUnset,
-                         number, progress_);
+    const View<const void> w = borrowed_.arrays.read("weights", weights);
+    const double size = 20 * static_cast<double>(w.size());
+    operations_ += size;
+    work(size, [&] { layers_.emplace_back(w, at_the_end ? Align::kBottomRight : Align::kUnset, number, progress_); });
     check();
   }
 
@@ -162,25 +165,42 @@ class Explanation {
     source.query_lists = std::move(query_tokens);
     source.key_lists = std::move(key_tokens);
     tokens_ = cli::find_tokens(source, batch, s.queries, s.keys);
-    const nb::gil_scoped_release unlocked;
-    steps_ = cli::explain_query(problem_, batch, head, query);
-    tensors_ = cli::facts_of_tensors(problem_, {});
+    const auto size = [](const View<const void>& v) { return static_cast<double>(v ? v.size() : 0); };
+    const double all = size(problem_.inputs.query) + size(problem_.inputs.key) + size(problem_.inputs.value);
+    operations_ = 100 * static_cast<double>(s.keys) * static_cast<double>(s.dim + 10);
+    run(operations_ + 10 * all + size(problem_.inputs.keep_mask), [&](const Call& call) {
+      steps_ = cli::explain_query(problem_, batch, head, query, call);
+      tensors_ = cli::facts_of_tensors(problem_, {}, call);
+    });
   }
 
   Explanation(const Explanation&) = delete;
   Explanation& operator=(const Explanation&) = delete;
 
   std::string text(const Paper& paper, int top) const {
-    return cli::explanation_text(steps_, problem_, tensors_, tokens_, top, paper.screen());
+    const cli::Screen screen = paper.screen();
+    return made([&](const Call&) { return cli::explanation_text(steps_, problem_, tensors_, tokens_, top, screen); });
   }
-  std::string json() const { return cli::explanation_json(steps_, problem_, tensors_, tokens_); }
+  std::string json() const {
+    return made([&](const Call& call) { return cli::explanation_json(steps_, problem_, tensors_, tokens_, call); });
+  }
+  bool agrees() const {
+    return std::all_of(steps_.agreements.begin(), steps_.agreements.end(), [](const auto& a) { return a.holds(); });
+  }
 
  private:
+  template <class F> std::string made(F f) const {
+    std::string text;
+    run(operations_, [&](const Call& call) { text = f(call); });
+    return text;
+  }
+
   Borrowed borrowed_;
   cli::Problem problem_;
   cli::Tokens tokens_;
   cli::Explanation steps_;
   std::vector<cli::TensorFacts> tensors_;
+  double operations_ = 0;
 };
 
 /// The name of the format of dumps for a tensor that is called so, and whether it is that already.
@@ -214,7 +234,8 @@ void add_pictures(nb::module_& m) {
       .def(nb::init<const Attention&, const nb::dict&, nb::handle, int64_t, int64_t, int64_t, Lists, Lists>(),
            "formula"_a, "inputs"_a, "dout"_a.none(), "batch"_a, "head"_a, "query"_a, "query_tokens"_a, "key_tokens"_a)
       .def("text", &Explanation::text, "paper"_a, "top"_a)
-      .def("json", &Explanation::json);
+      .def("json", &Explanation::json)
+      .def_prop_ro("agrees", &Explanation::agrees);
   m.def("dump_name", &dump_name, "name"_a);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <new>
 
+#include "core/parallel.h"
 #include "qkv/dropout.h"
 #include "reference/specification.h"
 
@@ -76,6 +77,7 @@ int64_t Problem::valid_keys(int64_t b) const { return in_.key_lengths ? in_.key_
 
 std::vector<double> Problem::row(const View<const void>& x, const View<const int32_t>& starts, int64_t b, int64_t h,
                                  int64_t i) const {
+  stop_point(stop_);
   const int64_t first = packed() ? x.offset(starts(b) + i, h) : x.offset(b, h, i);
   const auto last_axis = size_t(x.rank - 1);
   switch (x.dtype) {

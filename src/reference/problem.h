@@ -2,7 +2,9 @@
 // Slow and plain on purpose. Nothing here is shared with the kernels but the scalar formulas of the policies.
 #pragma once
 #include <memory>
+#include <stop_token>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "qkv/attention.h"
@@ -39,6 +41,9 @@ class Problem {
  public:
   Problem(const Attention&, const Inputs&);
   ~Problem();
+
+  /// Functions that read rows of q, k or v, as all references do, throw Cancelled from then on where the stop is requested.
+  void stop_by(std::stop_token stop) { stop_ = std::move(stop); }
 
   bool packed() const { return bool(in_.cumulative_query_lengths); }
   int64_t batches() const;
@@ -77,6 +82,7 @@ class Problem {
   std::unique_ptr<passes::Arena> arena_;
   std::vector<const passes::Pattern*> patterns_;
   std::vector<std::unique_ptr<Modifier>> modifiers_;
+  std::stop_token stop_;
 };
 
 }  // namespace qkv::reference

@@ -72,7 +72,8 @@ struct Explanation {
   std::optional<QueryGradients> gradients;  ///< where the problem has dout
   std::vector<Agreement> agreements;
 };
-Explanation explain_query(const Problem&, int64_t batch, int64_t head, int64_t query);
+/// Throws Cancelled where the call's stop is requested, like the two below.
+Explanation explain_query(const Problem&, int64_t batch, int64_t head, int64_t query, const Call& call = {});
 
 /// A line of the table of all tensors.
 struct TensorFacts {
@@ -83,12 +84,13 @@ struct TensorFacts {
   int64_t other_rows = 0;          ///< whose sum is NaN or infinite
 };
 /// Of the problem, and of others that came with it.
-std::vector<TensorFacts> facts_of_tensors(const Problem&, std::span<const NamedTensor> others);
+std::vector<TensorFacts> facts_of_tensors(const Problem&, std::span<const NamedTensor> others, const Call& call = {});
 
 /// As a page of a textbook. `most`: keys shown one by one; of more the strongest, and what the rest holds.
 std::string explanation_text(const Explanation&, const Problem&, const std::vector<TensorFacts>&, const Tokens&,
                              int most, const Screen&);
-std::string explanation_json(const Explanation&, const Problem&, const std::vector<TensorFacts>&, const Tokens&);
+std::string explanation_json(const Explanation&, const Problem&, const std::vector<TensorFacts>&, const Tokens&,
+                             const Call& call = {});
 
 /// Why scores are divided by sqrt(D), measured.
 struct ScalingOptions {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/parallel.h"
 #include "qkv/backward.h"
 #include "qkv/numbers.h"
 #include "qkv/rules.h"
@@ -31,8 +32,8 @@ double largest(const std::vector<double>& x) {
 
 class Differentiator {
  public:
-  Differentiator(Explanation& e, const Problem& part, const reference::Problem& reference)
-      : e_(e), part_(part), reference_(reference), type_(part.inputs.query.dtype) {}
+  Differentiator(Explanation& e, const Problem& part, const reference::Problem& reference, const Call& call)
+      : e_(e), part_(part), reference_(reference), call_(call), type_(part.inputs.query.dtype) {}
 
   void add() {
     g_.dout = as_doubles(part_.dout, 0, 0, 0);
@@ -49,6 +50,7 @@ class Differentiator {
   bool sees(const KeySteps& k) const { return k.rule == kVisible && e_.sum != 0; }
 
   KeyGradients of_key(const KeySteps& k) {
+    stop_point(call_.stop);
     const std::vector<double> zeros(g_.query.size());
     KeyGradients of{0, std::vector<double>(k.modified.size() + 1), zeros, std::vector<double>(g_.dout.size())};
     if (!sees(k)) return of;
@@ -99,12 +101,12 @@ class Differentiator {
     outputs.out = out.view();
     outputs.row_max = row_max.view();
     outputs.row_sum = row_sum.view();
-    forward(part_.attention, part_.inputs, outputs);
+    forward(part_.attention, part_.inputs, outputs, call_);
     out_ = numbers(out);
     Upstream up{.out = out.view(), .dout = part_.dout, .dlse = part_.dlse};
     up.row_max = row_max.view();
     up.row_sum = row_sum.view();
-    backward(part_.attention, part_.inputs, up, {.dquery = dq, .dkey = dk, .dvalue = dv});
+    backward(part_.attention, part_.inputs, up, {.dquery = dq, .dkey = dk, .dvalue = dv}, call_);
   }
 
   /// Row by row.
@@ -153,6 +155,7 @@ class Differentiator {
   Explanation& e_;
   const Problem& part_;
   const reference::Problem& reference_;
+  const Call& call_;
   DType type_;
   QueryGradients g_;
   std::vector<double> out_;  // as forward() stored it
@@ -160,8 +163,8 @@ class Differentiator {
 
 }  // namespace
 
-void add_gradients(Explanation& e, const Problem& part, const reference::Problem& reference) {
-  Differentiator(e, part, reference).add();
+void add_gradients(Explanation& e, const Problem& part, const reference::Problem& reference, const Call& call) {
+  Differentiator(e, part, reference, call).add();
 }
 
 }  // namespace qkv::cli

@@ -7,6 +7,6 @@ namespace qkv::cli {
 
 /// Adds gradients, and how far the library's backward() agrees, to an explanation that has everything else. `part`: the one
 /// query, with its dout; `reference`: the same problem.
-void add_gradients(Explanation&, const Problem& part, const reference::Problem& reference);
+void add_gradients(Explanation&, const Problem& part, const reference::Problem& reference, const Call&);
 
 }  // namespace qkv::cli

@@ -41,8 +41,11 @@ void Page::choose(size_t most) {
   std::iota(shown_.begin(), shown_.end(), size_t{0});
   if (shown_.size() <= most) return;
   const auto rank = [&](size_t n) { return std::isnan(e_.keys[n].weight) ? INFINITY : e_.keys[n].weight; };
-  std::stable_sort(shown_.begin(), shown_.end(), [&](size_t a, size_t b) { return rank(a) > rank(b); });
-  rest_.assign(shown_.begin() + static_cast<ptrdiff_t>(most), shown_.end());
+  const auto stronger = [&](size_t a, size_t b) { return rank(a) != rank(b) ? rank(a) > rank(b) : a < b; };
+  const auto last = shown_.begin() + static_cast<ptrdiff_t>(most);
+  std::partial_sort(shown_.begin(), last, shown_.end(), stronger);
+  rest_.assign(last, shown_.end());
+  std::sort(rest_.begin(), rest_.end());
   shown_.resize(most);
 }
 

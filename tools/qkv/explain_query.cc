@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/parallel.h"
 #include "qkv/explain_gradients.h"
 #include "qkv/masks.h"
 #include "qkv/numbers.h"
@@ -26,8 +27,12 @@ std::vector<Attention> modifiers_of(const Attention& attention) {
 
 class Explainer {
  public:
-  Explainer(const Problem& whole, int64_t batch, int64_t head, int64_t query)
-      : whole_(whole), part_(part_of(whole, {batch, head, query, 1})), reference_(part_.attention, part_.inputs) {
+  Explainer(const Problem& whole, int64_t batch, int64_t head, int64_t query, const Call& call)
+      : whole_(whole),
+        call_(call),
+        part_(part_of(whole, {batch, head, query, 1})),
+        reference_(part_.attention, part_.inputs) {
+    reference_.stop_by(call.stop);
     e_.batch = batch;
     e_.head = head;
     e_.query = query;
@@ -49,7 +54,7 @@ class Explainer {
     values();
     output_projection();
     compare();
-    if (part_.dout) add_gradients(e_, part_, reference_);
+    if (part_.dout) add_gradients(e_, part_, reference_, call_);
     return std::move(e_);
   }
 
@@ -62,6 +67,7 @@ class Explainer {
     single.reserve(modifiers.size());
     for (const Attention& m : modifiers) single.push_back(std::make_unique<reference::Problem>(m, part_.inputs));
     for (int64_t j = 0; j < part_.sizes.keys; ++j) {
+      stop_point(call_.stop);
       KeySteps k;
       k.key = j;
       k.rule = static_cast<const uint8_t*>(rules.data())[j];
@@ -105,6 +111,7 @@ class Explainer {
   void values() {
     e_.out.assign(static_cast<size_t>(part_.sizes.value_dim), 0.0);
     for (KeySteps& k : e_.keys) {
+      stop_point(call_.stop);
       if (k.rule != kVisible || e_.sum == 0) continue;
       k.weight = k.exponential / e_.sum;
       for (size_t d = 0; d < e_.out.size(); ++d) e_.out[d] += k.weight * k.value[d];
@@ -117,7 +124,7 @@ class Explainer {
     Array out(row.inputs.query.dtype, {1, row.sizes.heads, 1, row.sizes.value_dim});
     Outputs outputs;
     outputs.out = out.view();
-    forward(row.attention, row.inputs, outputs);
+    forward(row.attention, row.inputs, outputs, call_);
     const View<const void> heads = std::as_const(out).view();
     for (int64_t h = 0; h < row.sizes.heads; ++h) {
       const std::vector<double> one = as_doubles(heads, 0, h, 0);
@@ -138,7 +145,7 @@ class Explainer {
     Outputs outputs;
     outputs.out = out.view();
     outputs.weights = weights.view();
-    forward(part_.attention, part_.inputs, outputs);
+    forward(part_.attention, part_.inputs, outputs, call_);
     const reference::RowAnswer plain = reference::plain(reference_, type, 0, 0, 0),
                                exact = reference::oracle(reference_, 0, 0, 0);
     std::vector<double> own(static_cast<size_t>(part_.sizes.keys));
@@ -152,6 +159,7 @@ class Explainer {
   }
 
   const Problem& whole_;
+  const Call& call_;
   Problem part_;
   reference::Problem reference_;
   Explanation e_;
@@ -159,8 +167,8 @@ class Explainer {
 
 }  // namespace
 
-Explanation explain_query(const Problem& whole, int64_t batch, int64_t head, int64_t query) {
-  return Explainer(whole, batch, head, query).explain();
+Explanation explain_query(const Problem& whole, int64_t batch, int64_t head, int64_t query, const Call& call) {
+  return Explainer(whole, batch, head, query, call).explain();
 }
 
 }  // namespace qkv::cli

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/parallel.h"
 #include "qkv/explain.h"
 #include "qkv/views.h"
 
@@ -10,7 +11,7 @@ namespace qkv::cli {
 
 namespace {
 
-void add_row_sums(View<const void> x, TensorFacts& facts) {
+void add_row_sums(View<const void> x, const Call& call, TensorFacts& facts) {
   const int last = x.rank - 1;
   std::array<int64_t, 3> size = {1, 1, 1};
   for (int axis = 0; axis < last; ++axis) size[static_cast<size_t>(axis)] = x.shape[static_cast<size_t>(axis)];
@@ -21,6 +22,7 @@ void add_row_sums(View<const void> x, TensorFacts& facts) {
   for (int64_t row = 0; row < facts.rows; ++row) {
     std::array<int64_t, 4> index = {row / (size[1] * size[2]), row / size[2] % size[1], row % size[2], 0};
     double sum = 0;
+    stop_point(call.stop);
     for (int64_t n = 0; n < x.shape[static_cast<size_t>(last)]; ++n) {
       index[static_cast<size_t>(last)] = n;
       sum += at(index);
@@ -33,7 +35,7 @@ void add_row_sums(View<const void> x, TensorFacts& facts) {
 
 }  // namespace
 
-std::vector<TensorFacts> facts_of_tensors(const Problem& p, std::span<const NamedTensor> others) {
+std::vector<TensorFacts> facts_of_tensors(const Problem& p, std::span<const NamedTensor> others, const Call& call) {
   std::vector<TensorFacts> all;
   const auto add = [&](std::string_view name, View<const void> x) {
     if (!x) return;
@@ -42,7 +44,7 @@ std::vector<TensorFacts> facts_of_tensors(const Problem& p, std::span<const Name
     facts.type = qkv::name(x.dtype);
     facts.shape = shape_text(x);
     facts.bytes = x.size() * static_cast<int64_t>(size_of(x.dtype));
-    if (is_floating(x.dtype)) add_row_sums(x, facts);
+    if (is_floating(x.dtype)) add_row_sums(x, call, facts);
     all.push_back(std::move(facts));
   };
   if (p.projections) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "core/parallel.h"
 #include "qkv/part.h"
 #include "qkv/views.h"
 
@@ -222,13 +223,15 @@ std::vector<HeadFacts> facts_of(const Problem& p, int64_t batch, int count, Prog
   return facts;
 }
 
-HeadFacts facts_of_weights(View<const void> w, int64_t batch, int64_t head, int64_t offset, int count) {
+HeadFacts facts_of_weights(View<const void> w, int64_t batch, int64_t head, int64_t offset, int count,
+                           const Call& call) {
   const int64_t queries = w.shape[2], keys = w.shape[3];
   const KeyPositions ends{0, keys - 1};
   HeadFacts f;
   std::vector<int64_t> positions;
   Shares sums{};
   for (int64_t i = 0; i < queries; ++i) {
+    stop_point(call.stop);
     double sum = 0, plogp = 0;
     for (int64_t j = 0; j < keys; ++j) {
       const double weight = element(w, batch, head, i, j);

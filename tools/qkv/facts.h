@@ -42,6 +42,7 @@ std::vector<bool> padding_of(const Problem&, int64_t batch);
 /// Facts of every head of a batch entry, `count` links each. O(L) memory.
 std::vector<HeadFacts> facts_of(const Problem&, int64_t batch, int count, Progress&);
 /// The same of one head of weights {B, H, L, S} that somebody computed; query i stands at key i + offset.
-HeadFacts facts_of_weights(View<const void> weights, int64_t batch, int64_t head, int64_t offset, int count);
+HeadFacts facts_of_weights(View<const void> weights, int64_t batch, int64_t head, int64_t offset, int count,
+                           const Call& call = {});
 
 }  // namespace qkv::cli

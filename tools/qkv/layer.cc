@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/ceil_div.h"
+#include "core/parallel.h"
 #include "qkv/error.h"
 #include "qkv/masks.h"
 #include "qkv/observers.h"
@@ -36,10 +37,11 @@ Array computed_weights(const Problem& p, Progress& progress) {
   return weights;
 }
 
-Matrix matrix_of(View<const void> w, int64_t batch, int64_t head) {
+Matrix matrix_of(View<const void> w, int64_t batch, int64_t head, const Call& call) {
   Matrix m{w.shape[2], w.shape[3], 1, {}, {}};
   m.values.reserve(static_cast<size_t>(m.rows * m.columns));
   for (int64_t i = 0; i < m.rows; ++i) {
+    stop_point(call.stop);
     for (int64_t j = 0; j < m.columns; ++j) m.values.push_back(static_cast<float>(element(w, batch, head, i, j)));
   }
   return m;
@@ -110,7 +112,7 @@ void mark_hidden(Matrix& m, const Problem& part) {
 }
 
 /// Refuses what cannot be weights: a negative one, NaN, a row that sums to more than 1 (16-bit weights round, each by 2^-9).
-void check_weights(View<const void> w) {
+void check_weights(View<const void> w, const Call& call) {
   const auto refuse = [&](const char* what, double number, int64_t b, int64_t h, int64_t i) {
     throw OptionError(fmt::format(
         "weights {} are not those of an attention: {} {:.4g} in row [{}, {}, {}]; each row is a softmax, and sums to "
@@ -121,6 +123,7 @@ void check_weights(View<const void> w) {
   for (int64_t b = 0; b < w.shape[0]; ++b)
     for (int64_t h = 0; h < w.shape[1]; ++h)
       for (int64_t i = 0; i < w.shape[2]; ++i) {
+        stop_point(call.stop);
         double sum = 0;
         for (int64_t j = 0; j < w.shape[3]; ++j) {
           const double x = element(w, b, h, i, j);
@@ -164,7 +167,7 @@ Layer::Layer(View<const void> weights, Align align, int number, Progress& progre
   sizes_.heads = w.shape[1];
   sizes_.queries = w.shape[2];
   sizes_.keys = w.shape[3];
-  check_weights(w);
+  check_weights(w, progress.call());
   if (align == Align::kBottomRight) offset_ = sizes_.keys - sizes_.queries;
 }
 
@@ -184,7 +187,7 @@ std::vector<HeadFacts> Layer::facts(int64_t batch, int links) const {
 
 HeadFacts Layer::facts(int64_t batch, int links, int64_t head) const {
   progress_->begin(head_name(*this, head, batch));
-  if (!problem_) return facts_of_weights(weights_, batch, head, offset(batch), links);
+  if (!problem_) return facts_of_weights(weights_, batch, head, offset(batch), links, progress_->call());
   return facts_of(part_of(*problem_, {.batch = batch, .head = head}), 0, links, *progress_).front();
 }
 
@@ -198,7 +201,7 @@ Matrix Layer::picture(int64_t batch, int64_t head, Measure measure) const {
   std::optional<Problem> part;
   if (problem_) part = part_of(*problem_, {.batch = batch, .head = head});
   if (!whole_) return picture_of_maxima(*part, measure, *progress_);
-  Matrix m = matrix_of(weights_, batch, head);
+  Matrix m = matrix_of(weights_, batch, head, progress_->call());
   if (measure == Measure::kLift) {
     // Packed sequences are shorter than the matrix; rows past their end have no weights.
     std::vector<float> visible = part ? visible_of(*part, *progress_) : visible_of(m);

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/parallel.h"
 #include "qkv/error.h"
 #include "qkv/views.h"
 
 namespace qkv::cli {
 
 namespace {
+
+constexpr size_t kMostKept = 1 << 16;  // links until the weaker ones are dropped
 
 struct Mean {
   double sum = 0;
@@ -23,11 +26,12 @@ struct Mean {
 /// Means along columns and diagonals of one head. A weight of exactly 0 counts as hidden.
 class Habits {
  public:
-  Habits(View<const void> w, int64_t batch, int64_t head, const std::vector<bool>& padding)
+  Habits(View<const void> w, int64_t batch, int64_t head, const std::vector<bool>& padding, const Call& call)
       : queries_(w.shape[2]),
         columns_(static_cast<size_t>(w.shape[3])),
         diagonals_(static_cast<size_t>(w.shape[2] + w.shape[3])) {
     for (int64_t i = 0; i < w.shape[2]; ++i) {
+      stop_point(call.stop);
       for (int64_t j = 0; j < w.shape[3] && !padding[static_cast<size_t>(i)]; ++j) {
         const double x = element(w, batch, head, i, j);
         if (x == 0) continue;
@@ -59,11 +63,14 @@ void keep_first(std::vector<RankedLink>& links, int count, Rank rank) {
 }
 
 /// Calls see(link) for every pair of one head, in reading order, but for rows of padding.
-template <class F>
-void each_link(View<const void> w, int64_t batch, int64_t head, const std::vector<bool>& padding, F see) {
-  const Habits habits(w, batch, head, padding);
+template <class F> void each_link(const Layer& layer, int64_t batch, int64_t head, F see) {
+  const View<const void> w = layer.weights();
+  const std::vector<bool> padding = layer.padding(batch);
+  const Call call = layer.progress().call();
+  const Habits habits(w, batch, head, padding, call);
   for (int64_t i = 0; i < w.shape[2]; ++i) {
     if (padding[static_cast<size_t>(i)]) continue;
+    stop_point(call.stop);
     for (int64_t j = 0; j < w.shape[3]; ++j) {
       const double x = element(w, batch, head, i, j);
       see(RankedLink{head, {i, j, static_cast<float>(x)}, habits.usual(i, j, x)});
@@ -89,12 +96,13 @@ std::vector<RankedLink> rank_links(const Layer& layer, int64_t batch, int64_t he
   if (!w) return without_weights(layer, batch, head, count);
   std::vector<RankedLink> links;
   const int64_t offset = layer.offset(batch);
-  const std::vector<bool> padding = layer.padding(batch);
   for (int64_t h = head >= 0 ? head : 0; h <= (head >= 0 ? head : layer.heads() - 1); ++h) {
     layer.progress().begin(head_name(layer, h, batch));
-    each_link(w, batch, h, padding, [&](const RankedLink& r) {
+    each_link(layer, batch, h, [&](const RankedLink& r) {
       if (rank == Rank::kSurprise && (r.link.key == 0 || r.link.key == r.link.query + offset)) return;
-      if (r.link.weight > 0) links.push_back(r);
+      if (!(r.link.weight > 0)) return;
+      links.push_back(r);
+      if (links.size() > kMostKept + static_cast<size_t>(count)) keep_first(links, count, rank);
     });
     keep_first(links, count, rank);
   }
@@ -107,7 +115,7 @@ std::vector<RankedLink> links_between(const Layer& layer, int64_t batch, int64_t
   if (!w)
     throw OptionError("--between: the sequence is too long to look at every pair; ask for the strongest links (--top)");
   std::vector<RankedLink> links;
-  each_link(w, batch, head, layer.padding(batch), [&](const RankedLink& r) {
+  each_link(layer, batch, head, [&](const RankedLink& r) {
     const auto i = static_cast<size_t>(r.link.query), j = static_cast<size_t>(r.link.key);
     if (queries[i] && keys[j]) links.push_back(r);
   });

@@ -22,7 +22,7 @@ void Progress::expect(int64_t items) {
 }
 
 void Progress::forward(const Attention& attention, const Inputs& inputs, const Outputs& outputs) {
-  expect(find_path(attention, inputs).work_items);
+  expect(find_path(attention, inputs, call()).work_items);
   qkv::forward(attention, inputs, outputs, call());
   expect(0);
 }

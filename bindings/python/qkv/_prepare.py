@@ -354,7 +354,10 @@ def looks_like_mask(x: Array) -> bool:
     if x.ndim == 0 or 0 in x.shape:
         return False
     some = x[tuple(slice(None, None, max(1, n // most)) for n, most in zip(x.shape, (2, 2, 8, 256)[-x.ndim :]))]
-    return zeros_and_ones(some) and zeros_and_ones(x)
+    if not zeros_and_ones(some):
+        return False
+    steps = x.stride() if is_torch(x) else x.strides
+    return zeros_and_ones(x[tuple(slice(1) if step == 0 else slice(None) for step in steps)])
 
 
 def zeros_and_ones(x: Array) -> bool:

@@ -22,6 +22,10 @@ class Picture:
     """Who looks at whom: a page in a notebook, text in a terminal, a file of either.
 
     `qkv.see` makes it. It keeps a copy of the arrays, so that it stays what it was when they change.
+
+    >>> picture = see(weights=np.tril(np.full((2, 4, 4), 0.25)))
+    >>> "head" in picture.text(columns=60), picture.png()[1:4]
+    (True, b'PNG')
     """
 
     def __init__(self, core: _core.Picture, title: str) -> None:
@@ -243,4 +247,9 @@ def _index(name: str, number: int | None, absent: Any = -1) -> Any:
 
 
 def _copy(x: Array) -> Array:
-    return x.detach().clone() if is_torch(x) else np.array(x)
+    if is_torch(x):
+        return x.detach().clone()
+    made = np.empty(x.shape, x.dtype)
+    for at in np.ndindex(x.shape[:-2]):  # piece by piece, between which Ctrl-C is heard
+        made[at] = x[at]
+    return made
