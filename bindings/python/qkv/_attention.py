@@ -134,6 +134,11 @@ def attention_varlen(
     q: (total queries, Hq, D), k: (total keys, Hkv, D), v: (total keys, Hkv, Dv); cu_seqlens_*: (B + 1,) from 0 to the
     total: sequence b is rows cu[b] to cu[b + 1]. Options as in `attention`, but kv_lengths and layout.
     Returns out (total queries, Hq, Dv), lse (total queries, Hq).
+    Raises ValueError and TypeError as `attention` does.
+
+    >>> q = k = v = np.eye(5, 8, dtype=np.float32)[:, None]
+    >>> qkv.attention_varlen(q, k, v, [0, 2, 5], [0, 2, 5]).shape
+    (5, 1, 8)
     """
     p = prepare_packed(q, k, v, cu_seqlens_q, cu_seqlens_k, options)
     return finish(p, return_lse, False, return_stats, top)
@@ -213,6 +218,12 @@ def attention_backward(
     seed). dlse: like lse, absent: 0. cu_seqlens_*: of a packed batch, as `attention_varlen` had them. Weights are made
     again from lse: see docs/semantics.md, section 7, for how close that is.
     Returns `Gradients`: those by q, k, v like these, those by parameters float32 (of float64 q float64).
+    Raises ValueError and TypeError as `attention` does.
+
+    >>> q = k = v = np.ones((1, 2, 3, 4), np.float32)
+    >>> out, lse = qkv.attention(q, k, v, return_lse=True)
+    >>> qkv.attention_backward(np.ones_like(out), q, k, v, out, lse).v[0, 0, 0]
+    array([1., 1., 1., 1.], dtype=float32)
     """
     if cu_seqlens_q is None and cu_seqlens_k is None:
         p = prepare(q, k, v, options)
@@ -268,7 +279,12 @@ def observe(q: Array, k: Array, v: Array, *, cell: int = 0, **options: Any) -> O
 
     cell: queries and keys of a cell of the picture, a power of two up to 2048; 0: so that it has at most 512 rows and
     columns.
-    Options as in `attention`.
+    Options as in `attention`, dropout aside.
+    Returns `Observation`. Raises ValueError and TypeError as `attention` does.
+
+    >>> q = k = v = np.ones((1, 1, 2, 4), np.float32)
+    >>> qkv.observe(q, k, v, causal=True).received[0, 0]
+    array([1.5, 0.5])
     """
     if cell not in (0, *(2**n for n in range(12))):
         raise ValueError(f"cell is {cell}, expected a power of two up to 2048, or 0")
@@ -294,6 +310,13 @@ def merge(outs: list[Array], lses: list[Array], *, sinks: Array | None = None) -
 
     outs: (B, H, L, Dv) each, lses: (B, H, L) each, as `attention(..., return_lse=True)` gave them without sinks; sinks:
     (H,), counted once, here. Torch tensors have gradients. Returns a named tuple of out and lse.
+    Raises ValueError for shapes, TypeError for types. Milakov, Gimelshein 2018, the rule for two parts.
+
+    >>> q = k = v = np.eye(4, dtype=np.float32)[None, None]
+    >>> parts = [qkv.attention(q, k[:, :, s], v[:, :, s], return_lse=True) for s in (slice(0, 1), slice(1, 4))]
+    >>> whole = qkv.merge([p.out for p in parts], [p.lse for p in parts])
+    >>> bool(np.allclose(whole.out, qkv.attention(q, k, v)))
+    True
     """
     if len(outs) == 0:
         raise ValueError("merge: there are no parts")
@@ -314,13 +337,30 @@ def merge(outs: list[Array], lses: list[Array], *, sinks: Array | None = None) -
 
 
 def explain_path(q: Array, k: Array, v: Array, **options: Any) -> str:
-    """Which path a call of `attention` takes, with which tiles and how much scratch, and why."""
+    """Which path a call of `attention` takes, with which tiles and how much scratch, and why, as a text of three lines.
+
+    q: (B, Hq, L, D), k: (B, Hkv, S, D), v: (B, Hkv, S, Dv); arguments as in `attention`. Raises
+    ValueError and TypeError as that does.
+
+    >>> q = np.ones((1, 8, 100, 64), np.float32)
+    >>> print(qkv.explain_path(q, q, q, causal=True).splitlines()[0])  # doctest: +ELLIPSIS
+    prefill on ...: 100 queries a head fill tiles of ...
+    """
     p = prepare(q, k, v, options)
     return _core.explain_path(parsed(p.formula), lent(p.tensors), p.number())
 
 
 def visible(q: Array, k: Array, v: Array, **options: Any) -> Array:
-    """Which keys each query sees: bool (B, Hq, L, S). Options as in `attention`."""
+    """Which keys each query sees: bool (B, Hq, L, S). Arguments as in `attention`.
+
+    Raises ValueError and TypeError as that does.
+
+    >>> q = k = np.ones((1, 1, 3, 4), np.float32)
+    >>> qkv.visible(q, k, k, causal=True, window=(1, 0))[0, 0].astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [0, 1, 1]])
+    """
     p = prepare(q, k, v, options)
     keep = empty(p.query, (*p.rows(), p.tensors["key"].shape[2]), "bool")
     _core.keep_mask(parsed(p.formula), lent(p.tensors), lend(keep))

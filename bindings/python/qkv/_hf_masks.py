@@ -84,6 +84,10 @@ def make_mask(
     """What transformers asks for a mask: query i stands at cache_position[i], key j at kv_offset + j.
 
     attention_mask: bool {B, keys so far}, false: padding. Returns bool {B, 1, L, kv_length}, a `Mask` where nothing is traced.
+
+    >>> make_mask(1, torch.arange(2), 2)[0, 0].int()
+    tensor([[1, 0],
+            [1, 1]], dtype=torch.int32)
     """
     shape, words = (batch_size, 1, cache_position.shape[0], kv_length), None
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or type(cache_position) is not Tensor  # type: ignore[attr-defined, no-untyped-call]

@@ -14,6 +14,11 @@ class Statistics(NamedTuple):
 
     Of a query that sees nothing: 0, index -1. A sink is left out and the rest renormalised, but for max_weight and
     sink_share.
+
+    >>> q = k = np.zeros((1, 1, 4, 8), np.float32)
+    >>> out, stats = qkv.attention(q, k, k, causal=True, return_stats=True)
+    >>> stats.effective_keys[0, 0]
+    array([1., 2., 3., 4.], dtype=float32)
     """
 
     entropy: Array  #: -sum w ln w, in nats
@@ -26,14 +31,26 @@ class Statistics(NamedTuple):
 
 
 class Top(NamedTuple):
-    """The largest weights of each query, falling, {B, Hq, L, n}; 0 and -1 where there are fewer keys."""
+    """The largest weights of each query, falling, {B, Hq, L, n}; 0 and -1 where there are fewer keys.
+
+    >>> q, k = np.ones((1, 1, 1, 2), np.float32), np.array([[[[0, 0], [9, 9], [3, 3]]]], np.float32)
+    >>> qkv.attention(q, k, k, top=2).top.indices[0, 0, 0]
+    array([1, 2], dtype=int32)
+    """
 
     weights: Array
     indices: Array
 
 
 class Gradients(NamedTuple):
-    """d loss / d input, each of the shape of its input; None where that was not given."""
+    """d loss / d input, each of the shape of its input; None where that was not given.
+
+    >>> q = k = v = np.ones((1, 2, 3, 4), np.float32)
+    >>> out, lse = qkv.attention(q, k, v, return_lse=True)
+    >>> g = qkv.attention_backward(out, q, k, v, out, lse)
+    >>> g.k.shape, g.bias
+    ((1, 2, 3, 4), None)
+    """
 
     q: Array
     k: Array
@@ -46,7 +63,13 @@ class Gradients(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """Sums over the weights that need no matrix of them."""
+    """Sums over the weights that need no matrix of them, from `qkv.observe`.
+
+    >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)
+    >>> qkv.observe(q, k, v, cell=2).largest[0, 0]
+    array([[0.25, 0.25],
+           [0.25, 0.25]], dtype=float32)
+    """
 
     received: Array  #: {B, Hq, S} float64: sum over the queries of the weight that each key gets
     largest: Array  #: {B, Hq, ceil(L / cell), ceil(S / cell)}: the largest weight of each cell

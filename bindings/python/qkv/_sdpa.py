@@ -60,6 +60,10 @@ def scaled_dot_product_attention(
     influence even where it is NaN, which PyTorch lets through.
     Raises RuntimeError where PyTorch does, is_causal beside attn_mask included, and for what qkv does not do: tensors of other
     devices, nested ones, derivatives in forward mode.
+
+    >>> q = torch.randn(2, 8, 5, 64)
+    >>> scaled_dot_product_attention(q, q, q, is_causal=True).shape
+    torch.Size([2, 8, 5, 64])
     """
     mask: Any = attn_mask
     check(query, key, value, mask, dropout_p, is_causal, scale)

@@ -30,7 +30,14 @@ Chosen = list["int | str"] | Callable[[str], bool] | None
 
 @dataclass
 class Layer:
-    """One attention that ran: attention(q, k, v, **options) computes it again."""
+    """One attention that ran: attention(q, k, v, **options) computes it again.
+
+    >>> module = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> with tap(module) as record:
+    ...     _ = module(*[torch.ones(1, 5, 8)] * 3)
+    >>> record[0].weights.shape, record[0].mask.all().item()
+    (torch.Size([1, 2, 5, 5]), True)
+    """
 
     name: str  #: of the module, as in model.named_modules()
     run: int  #: how many attentions this module had recorded before
@@ -64,7 +71,14 @@ class Layer:
 
 
 class Record:
-    """The attentions that ran inside `qkv.tap`, in their order: a sequence of `Layer`."""
+    """The attentions that ran inside `qkv.tap`, in their order: a sequence of `Layer`.
+
+    >>> model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2), 3, enable_nested_tensor=False)
+    >>> with tap(model) as record:
+    ...     _ = model(torch.ones(5, 1, 8))
+    >>> len(record), record.names()[0]
+    (3, 'layers.0.self_attn')
+    """
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
@@ -85,6 +99,7 @@ class Record:
         raise KeyError(f"no attention of {at!r} was recorded; there are {', '.join(self.names()) or 'none'}")
 
     def names(self) -> list[str]:
+        """The modules whose attentions were recorded, in the order of their first."""
         return list(dict.fromkeys(layer.name for layer in self.layers))
 
     def save(self, path: str | os.PathLike[str], *, tokens: Sequence[Any] | None = None, run: int | None = None) -> None:

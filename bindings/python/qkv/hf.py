@@ -33,8 +33,14 @@ def register(name: str = "qkv") -> None:
     Masks, windows, soft-caps, sinks, grouped heads, head masks, caches and packed sequences mean what they mean with "eager";
     output_attentions=True gives the weights, before dropout, though transformers may warn that only "eager" does. A query
     that sees no key, which is padding, gets 0.
-    Most models take it from set_attn_implementation(name) too; BERT and the like only when they are made. Models that compute
-    their attention themselves, such as T5, raise ValueError.
+    Most models take it from set_attn_implementation(name) too; BERT and the like only when they are made.
+
+    Raises nothing itself; models that compute their attention themselves, such as T5, raise ValueError.
+
+    >>> register("qkv")
+    >>> config = GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=100)
+    >>> AutoModel.from_config(config, attn_implementation="qkv").config._attn_implementation
+    'qkv'
     """
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, make_mask)
@@ -58,7 +64,13 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function that transformers calls. query {B, Hq, L, D}, key and value {B, Hkv, S, D}.
 
-    Returns out {B, L, Hq, Dv}, and the weights {B, Hq, L, S} where output_attentions asks for them.
+    Returns out {B, L, Hq, Dv}, and the weights {B, Hq, L, S} where output_attentions asks for them. Raises ValueError for
+    packed sequences over a cache, and as `qkv.attention` does.
+
+    >>> q = torch.ones(1, 4, 3, 8)
+    >>> out, weights = attention_forward(torch.nn.Module(), q, q, q, None, is_causal=True, output_attentions=True)
+    >>> out.shape, weights[0, 0, 1]
+    (torch.Size([1, 3, 4, 8]), tensor([0.5000, 0.5000, 0.0000]))
     """
     if head_mask is None and attention_mask is not None and is_head_mask(attention_mask, key):
         attention_mask, head_mask = None, attention_mask

@@ -30,16 +30,42 @@ def test_examples_in_docstrings_run(name: str) -> None:
     assert result.failed == 0
 
 
-def test_there_are_examples() -> None:
-    finder = doctest.DocTestFinder()
-    assert finder.find(qkv)[0].examples and finder.find(qkv.attention)[0].examples
+#: All names that a user may say, by the module that must be there for them.
+PUBLIC = {
+    "qkv": [name for name in qkv.__all__ if name not in ("__version__", "tap")],
+    "qkv._tap": ["tap", "Record", "Layer"],
+    "qkv.torch": ["MultiheadAttention", "replace_sdpa", "scaled_dot_product_attention"],
+    "qkv.hf": ["attention_forward", "make_mask", "register"],
+}
 
 
-def test_every_public_name_is_there_and_documented() -> None:
-    for name in qkv.__all__:
-        thing = getattr(qkv, name)
-        assert isinstance(thing, str) or thing.__doc__, name
+def public_thing(module: str, name: str) -> typing.Any:
+    return getattr(pytest.importorskip(module), name)
+
+
+@pytest.mark.parametrize("module, name", [(module, name) for module, names in PUBLIC.items() for name in names])
+def test_every_public_name_has_its_documentation_and_an_example(module: str, name: str) -> None:
+    thing = public_thing(module, name)
+    text = inspect.getdoc(thing) or ""
+    assert len(text.splitlines()) > 2, text
+    assert thing.__module__.partition(".")[0] == "qkv"
+    assert doctest.DocTestParser().get_examples(text), f"no example: {text}"
+    if inspect.isfunction(thing) and name not in ("num_threads", "make_mask"):
+        assert "Raises" in text
+
+
+@pytest.mark.parametrize("name", ["Explanation", "Picture", "Record", "Layer"])
+def test_every_public_method_is_documented(name: str) -> None:
+    thing = getattr(qkv, name, None) or public_thing("qkv._tap", name)
+    public = {n: x for n, x in vars(thing).items() if not n.startswith("_") and (callable(x) or isinstance(x, property))}
+    assert len(public) > 1
+    assert [n for n, x in public.items() if not inspect.getdoc(x)] == []
+
+
+def test_the_list_of_public_names_is_whole() -> None:
     assert qkv.__version__ == importlib.metadata.version("qkv")
+    for module in ("qkv.torch", "qkv.hf"):
+        assert PUBLIC[module] == sorted(pytest.importorskip(module).__all__)
 
 
 def test_every_keyword_of_attention_is_in_its_documentation() -> None:
