@@ -58,6 +58,49 @@ template <class E, class T> HWY_INLINE void LoadRow(const E* src, int columns, T
   for (; c < columns; ++c) dst[c] = Widen(src[c]);
 }
 
+/// The reverse, as float16(float) and bfloat16(float) do it: to nearest, ties to even, NaN stays NaN. 16 bits in each of 32.
+template <class E, class D> HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> NarrowBits(D d, hn::Vec<D> x) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto all = hn::BitCast(du, x), one = hn::Set(du, 1u);
+  const auto magnitude = hn::And(all, hn::Set(du, 0x7FFFFFFFu));
+  const auto m = hn::BitCast(di, magnitude);
+  const auto is_nan = hn::RebindMask(du, hn::Gt(m, hn::Set(di, 0x7F800000)));
+  if constexpr (std::is_same_v<E, bfloat16>) {
+    const auto odd = hn::And(hn::ShiftRight<16>(all), one);
+    const auto near = hn::ShiftRight<16>(hn::Add(all, hn::Add(odd, hn::Set(du, 0x7FFFu))));
+    return hn::IfThenElse(is_nan, hn::Or(hn::ShiftRight<16>(all), hn::Set(du, 0x40u)), near);
+  } else {
+    const auto sign = hn::And(hn::ShiftRight<16>(all), hn::Set(du, 0x8000u));
+    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), one);
+    const auto rebased = hn::Sub(magnitude, hn::Set(du, (112u << 23) - 0xFFFu));
+    const auto normal = hn::ShiftRight<13>(hn::Add(rebased, odd));
+    // Below 2^-14: a multiple of 2^-24, the weight of the last bit of the sum.
+    const auto shifted = hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f)));
+    const auto tiny = hn::Sub(shifted, hn::Set(du, 0x3F000000u));
+    const auto nan = hn::Or(hn::Set(du, 0x7E00u), hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x3FFu)));
+    const auto is_tiny = hn::RebindMask(du, hn::Lt(m, hn::Set(di, 0x38800000)));
+    const auto is_large = hn::RebindMask(du, hn::Gt(m, hn::Set(di, 0x477FEFFF)));  // 65520 and above: infinity
+    const auto finite = hn::IfThenElse(is_large, hn::Set(du, 0x7C00u), hn::IfThenElse(is_tiny, tiny, normal));
+    return hn::Or(sign, hn::IfThenElse(is_nan, nan, finite));
+  }
+}
+
+template <class E, class T> HWY_INLINE void StoreRow(const T* src, int columns, E* dst) {
+  int c = 0;
+  if constexpr (sizeof(E) == 2 && sizeof(T) == 4) {
+    const hn::ScalableTag<float> d;
+    const hn::Rebind<uint16_t, decltype(d)> d16;
+    const int n = int(hn::Lanes(d));
+    for (; c + n <= columns; c += n) {
+      const auto bits = NarrowBits<E>(d, hn::LoadU(d, src + c));
+      hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<decltype(d)>(), bits)), d16,
+                 reinterpret_cast<uint16_t*>(dst) + c);
+    }
+  }
+  for (; c < columns; ++c) dst[c] = E(src[c]);
+}
+
 template <class E, class T>
 void LoadFrom(const void* from, int64_t row_stride, int64_t column_stride, int rows, int columns, T* dst,
               int64_t dst_stride) {
@@ -75,8 +118,13 @@ template <class E, class T>
 void StoreTo(const T* src, int64_t src_stride, int rows, int columns, void* to, int64_t row_stride,
              int64_t column_stride) {
   E* dst = static_cast<E*>(to);
-  for (int r = 0; r < rows; ++r)
+  for (int r = 0; r < rows; ++r) {
+    if (column_stride == 1) {
+      StoreRow(src + r * src_stride, columns, dst + r * row_stride);
+      continue;
+    }
     for (int c = 0; c < columns; ++c) dst[r * row_stride + c * column_stride] = E(src[r * src_stride + c]);
+  }
 }
 
 void LoadFloat(const void* src, DType type, int64_t row_stride, int64_t column_stride, int rows, int columns,
