@@ -24,7 +24,7 @@ class Pool;
 struct QKV_EXPORT Parameter {
   Parameter() = default;
   Parameter(DType, std::vector<int64_t> shape);  ///< zeros
-  Parameter(Parameter&&) = default;  ///< not while variables refer to it
+  Parameter(Parameter&&) = default;              ///< not while variables refer to it
   Parameter& operator=(Parameter&&) = default;
 
   Array value;

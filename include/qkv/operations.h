@@ -59,6 +59,35 @@ QKV_EXPORT Variable activate(Tape&, Activation, const Variable& x);
 /// y = f(a) b for x = {a | b} along the last axis: GEGLU, SwiGLU, ReGLU. Throws ShapeError, DtypeError. Shazeer 2020.
 QKV_EXPORT Variable activate_gated(Tape&, Activation, const Variable& x);
 
+/// Each number with probability p as 0, the others times 1 / (1 - p), where the tape trains; else x. Srivastava et al. 2014.
+/// Throws OptionError for p outside of 0 to 1.
+QKV_EXPORT Variable dropout(Tape&, const Variable& x, double p);
+
+/// y[...] = table[ids[...]].   ids {rows} or {B, L}, table {count, dim}, y {rows, dim} or {B, L, dim}
+/// The ids live until backward() has run. Throws ShapeError; OptionError for an id that the table does not have, with its place.
+QKV_EXPORT Variable embed(Tape&, View<const int32_t> ids, const Rows& table);
+/// x + table[first row of the table + l] for rows l of x {B, L, dim}: learned positions. Throws ShapeError.
+QKV_EXPORT Variable add_rows(Tape&, const Variable& x, const Rows& table);
+
+// ---- losses: of one element, in double, whatever the tape stores ----
+
+/// How targets count.
+struct TargetOptions {
+  double label_smoothing =
+      0;  ///< targets become 1 - this plus this / classes of every class. Szegedy et al. 2016, as in PyTorch
+  int32_t ignored = -100;  ///< rows with this target count for nothing
+};
+/// The mean over rows that are not ignored of -log softmax(logits)[target].   logits {..., classes}, targets {rows} or {B, L}
+/// The targets live until backward() has run. Throws ShapeError, DtypeError; OptionError for a target that is no class.
+QKV_EXPORT Variable cross_entropy(Tape&, const Variable& logits, View<const int32_t> targets,
+                                  const TargetOptions& = {});
+/// The same of logits = x W^T + b, of which no more than some rows are held at a time; backward() computes them once more.
+QKV_EXPORT Variable linear_cross_entropy(Tape&, const Variable& x, const Rows& weight, const Rows& bias,
+                                         View<const int32_t> targets, const TargetOptions& = {});
+/// The mean of (x - y)^2, and of |x - y|; y has no gradient. Throws ShapeError, DtypeError.
+QKV_EXPORT Variable mean_squared_error(Tape&, const Variable& x, View<const void> y);
+QKV_EXPORT Variable mean_absolute_error(Tape&, const Variable& x, View<const void> y);
+
 // ---- positions ----
 
 /// Turns the rows of x {B, H, L, D} by their positions, which live until backward() has run. Throws as rotary_forward().

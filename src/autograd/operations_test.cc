@@ -141,8 +141,52 @@ void add_dense(std::vector<Operation>& all) {
                  {{8, 5}, {8}, {5, 8}}});
 }
 
+const int32_t kIds[] = {3, 0, 3, 1, 1, 3};
+const View<const int32_t> kTargets(kIds, {2, 3});
+
+void add_tables(std::vector<Operation>& all) {
+  all.push_back({"embed", {}, [](Tape& t, const Given& g) { return embed(t, kTargets, g.p[0]); }, {{4, 5}}});
+  all.push_back({"embed_twice",
+                 {},
+                 [](Tape& t, const Given& g) {
+                   return add(t, embed(t, kTargets, g.p[0]), linear(t, embed(t, kTargets, g.p[0]), g.p[0]));
+                 },
+                 {{5, 5}}});
+  all.push_back({"add_rows",
+                 {{3, 2, 5}},
+                 [](Tape& t, const Given& g) { return add_rows(t, add_rows(t, g.x[0], Rows(g.p[0], 1, 3)), g.p[0]); },
+                 {{4, 5}}});
+  all.push_back(
+      {"dropout", {{4, 9}}, [](Tape& t, const Given& g) { return dropout(t, dropout(t, g.x[0], 0.4), 0.2); }});
+}
+
+void add_losses(std::vector<Operation>& all) {
+  for (const double smoothing : {0.0, 0.3}) {
+    const TargetOptions options{.label_smoothing = smoothing, .ignored = 1};
+    const std::string end = smoothing > 0 ? "_smoothed" : "";
+    all.push_back({"cross_entropy" + end, {{2, 3, 4}}, [options](Tape& t, const Given& g) {
+                     return cross_entropy(t, g.x[0], kTargets, options);
+                   }});
+    all.push_back({"linear_cross_entropy" + end,
+                   {{2, 3, 5}},
+                   [options](Tape& t, const Given& g) {
+                     return linear_cross_entropy(t, g.x[0], g.p[0], g.p[1], kTargets, options);
+                   },
+                   {{4, 5}, {4}}});
+  }
+  static const Array wanted = random({6, 4}, 77);
+  all.push_back({"mean_squared_error", {{2, 3, 4}}, [](Tape& t, const Given& g) {
+                   return mean_squared_error(t, g.x[0], wanted.view());
+                 }});
+  all.push_back({"mean_absolute_error", {{2, 3, 4}}, [](Tape& t, const Given& g) {
+                   return mean_absolute_error(t, g.x[0], wanted.view());
+                 }});
+}
+
 std::vector<Operation> operations() {
   std::vector<Operation> all;
+  add_tables(all);
+  add_losses(all);
   add_attentions(all);
   add_rotations(all);
   add_rows(all);

@@ -1,22 +1,11 @@
 #include "autograd/scratch.h"
 
+#include <cstring>
+
 #include "autograd/rows.h"
-#include "kernels/elementwise.h"
-#include "nn/rows.h"
+#include "nn/elementwise.h"
 
 namespace qkv::nn {
-void sum_of(View<const void> a, View<const void> b, View<void> sum, const Call& call) {
-  with_arithmetic(sum.dtype, [&]<class T>(T*) {
-    for_pieces(call, Grid(sum, sum, a, b), [&](int64_t row, int64_t column, int64_t n) {
-      T of_a[kPiece], of_b[kPiece];
-      const auto x = read<T>(a, row, column, 1, n, of_a), y = read<T>(b, row, column, 1, n, of_b);
-      const auto to = place<T>(sum, row, column, n, of_b);
-      kernels::elementwise_kernels<T>().add(x.data, y.data, n, to.data);
-      finish(sum, row, column, 1, int(n), to);
-    });
-  });
-}
-
 namespace {
 
 /// Matrix (a, b) of a tensor of up to four axes, of which the last two are its own.
@@ -42,15 +31,20 @@ template <class Void> View<Void> four_axes(const View<Void>& v) {
 }  // namespace
 
 void add_to(View<const void> from, View<void> to, const Call& call) {
-  const auto add = [&](const View<const void>& x, const View<void>& y) { sum_of(x, y, y, call); };
+  const auto add_in = [&](const View<const void>& x, const View<void>& y) { add(x, y, y, call); };
   if (is_contiguous(from) && is_contiguous(to)) {
     const int64_t sizes[] = {1, to.size()};
-    return add(rows(from, Layout(sizes)), rows(to, Layout(sizes)));
+    return add_in(rows(from, Layout(sizes)), rows(to, Layout(sizes)));
   }
   const auto x = four_axes(from);
   const auto y = four_axes(to);
   for (int64_t a = 0; a < y.shape[0]; ++a)
-    for (int64_t b = 0; b < y.shape[1]; ++b) add(matrix_of(x, a, b), matrix_of(y, a, b));
+    for (int64_t b = 0; b < y.shape[1]; ++b) add_in(matrix_of(x, a, b), matrix_of(y, a, b));
+}
+
+void copy_or_add(View<const void> contribution, const Variable::Sink& sink, const Call& call) {
+  if (sink.add) return add_to(contribution, sink.view, call);
+  std::memcpy(sink.view.data, contribution.data, size_t(contribution.size()) * size_of(contribution.dtype));
 }
 
 }  // namespace qkv::nn

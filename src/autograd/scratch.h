@@ -4,10 +4,11 @@
 
 namespace qkv::nn {
 
-/// sum = a + b, matrices of one shape and contiguous columns; sum may be a or b.
-void sum_of(View<const void> a, View<const void> b, View<void> sum, const Call&);
 /// to += from, of one shape, along the last axis contiguous.
 void add_to(View<const void> from, View<void> to, const Call&);
+
+/// A contribution that is there already, of the sink's shape and type, both contiguous.
+void copy_or_add(View<const void> contribution, const Variable::Sink&, const Call&);
 
 /// write(view) writes a contribution to the gradient by x: in place where it is the first, else beside it, and it is added.
 template <class F> void into_sink(Tape& tape, const Variable& x, const F& write) {
