@@ -60,26 +60,6 @@ class QKV_EXPORT Norm {
   double epsilon_;
 };
 
-/// down(f(up(x))), or down(f(a) b) for {a | b} = up(x).   linear1 {hidden or 2 hidden, width}, linear2 {width, hidden}
-class QKV_EXPORT FeedForward {
- public:
-  struct Options {
-    int64_t width = 0, hidden = 0;
-    Activation activation = Activation::kGelu;
-    bool is_gated = false;  ///< GEGLU, SwiGLU, ReGLU (Shazeer 2020)
-    bool has_bias = true;
-    DType dtype = DType::kFloat32;
-  };
-  explicit FeedForward(const Options&);  ///< throws OptionError
-  Variable operator()(Tape&, const Variable& x);
-  void visit(const std::string& prefix, const Visitor&);
-  Linear linear1, linear2;
-
- private:
-  Activation activation_;
-  bool is_gated_;
-};
-
 /// What a call of an attention layer brings beside x.
 struct AttentionCall {
   Inputs masks{};   ///< of the attention's formula: masks, lengths, documents, offsets; they live until backward()
@@ -131,6 +111,48 @@ class QKV_EXPORT MultiHeadAttention {
   Variable project(Tape&, Part, const Variable& x);
   Variable normalise(Tape&, Norm&, const Variable& x);
   Variable attend_to(Tape&, Variable q, Variable k, const Variable& v, const AttentionCall&);
+  Options options_;
+};
+
+/// A layer of an encoder, of a decoder that looks at an encoder, or of a decoder that does not:
+///   kBefore   x + attention(norm(x)), x + cross(norm(x), memory), x + feed_forward(norm(x))     Xiong et al. 2020
+///   kAfter    norm(x + attention(x)), ...                                                        Vaswani et al. 2017
+/// Parameters are named as in torch.nn.TransformerEncoderLayer (self_attn, linear1, linear2, norm1, norm2) and, with
+/// cross-attention, TransformerDecoderLayer (multihead_attn, norm3).
+class QKV_EXPORT TransformerLayer {
+ public:
+  enum class NormPlace : uint8_t { kBefore, kAfter };
+  struct Options {
+    MultiHeadAttention::Options self{};                  ///< its width is the layer's
+    std::optional<MultiHeadAttention::Options> cross{};  ///< absent: no cross-attention
+    int64_t hidden = 0;                                  ///< of the feed-forward; 0: 4 width
+    Activation activation = Activation::kGelu;
+    bool is_gated = false, has_bias = true;  ///< of the feed-forward
+    NormKind norm = NormKind::kLayer;
+    NormPlace norm_place = NormPlace::kBefore;
+    bool norm_has_bias = true;
+    double norm_epsilon = 1e-5;
+    double dropout = 0;  ///< of what each part adds, and inside the feed-forward
+  };
+  /// Throws OptionError.
+  explicit TransformerLayer(const Options&);
+
+  struct Call {
+    AttentionCall self{}, cross{};
+    Variable memory{};  ///< {B, S, width of keys}: what cross-attention looks at
+  };
+  Variable operator()(Tape&, Variable x, const Call&);  ///< {B, L, width} -> the same
+  void visit(const std::string& prefix, const Visitor&);
+
+  MultiHeadAttention self_attn;
+  std::unique_ptr<MultiHeadAttention> multihead_attn;
+  Linear linear1, linear2;
+  Norm norm1, norm2;
+  std::optional<Norm> norm3;
+
+ private:
+  Variable feed_forward(Tape&, const Variable& x);
+  template <class Part> Variable residual(Tape&, Norm&, const Variable& x, const Part& part);
   Options options_;
 };
 

@@ -71,22 +71,4 @@ void Norm::visit(const std::string& prefix, const Visitor& f) {
   if (bias) f(prefix + "bias", *bias);
 }
 
-// ---- FeedForward ----
-
-FeedForward::FeedForward(const Options& o)
-    : linear1({.in = o.width, .out = o.is_gated ? 2 * o.hidden : o.hidden, .has_bias = o.has_bias, .dtype = o.dtype}),
-      linear2({.in = o.hidden, .out = o.width, .has_bias = o.has_bias, .dtype = o.dtype}),
-      activation_(o.activation),
-      is_gated_(o.is_gated) {}
-
-Variable FeedForward::operator()(Tape& tape, const Variable& x) {
-  const Variable h = linear1(tape, x);  // {..., hidden or 2 hidden}
-  return linear2(tape, is_gated_ ? activate_gated(tape, activation_, h) : activate(tape, activation_, h));
-}
-
-void FeedForward::visit(const std::string& prefix, const Visitor& f) {
-  linear1.visit(prefix + "linear1.", f);
-  linear2.visit(prefix + "linear2.", f);
-}
-
 }  // namespace qkv::nn
