@@ -88,18 +88,24 @@ std::string sidecar_text(const Sidecar& of_input, const Sidecar& of_results) {
   return object.dump(1) + "\n";
 }
 
-SidecarPlace place_of_sidecar(const std::string& tensors) {
+SidecarPlace place_of_sidecar(const std::string& tensors, const Sidecar& of_input) {
   const std::string path = sidecar_path(tensors);
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return SidecarPlace::kFree;
   const json object = fs::is_regular_file(path, ignored) ? json::parse(read_json_file(path), nullptr, false) : json();
-  const bool known =
-      object.is_object() && std::ranges::any_of(kKeys, [&](const char* key) { return object.contains(key); });
+  if (!object.is_object()) return SidecarPlace::kOther;
+  const json kept = of_input.text.empty() ? json::object() : json::parse(of_input.text);
+  bool known = false;
+  for (const auto& [key, value] : object.items()) {
+    const bool own = std::ranges::find(kKeys, key) != std::end(kKeys);
+    known = known || own;
+    if (!own && key != "scheme" && !kept.contains(key)) return SidecarPlace::kOther;
+  }
   return known ? SidecarPlace::kSidecar : SidecarPlace::kOther;
 }
 
-void expect_no_other_json(const std::string& tensors) {
-  if (place_of_sidecar(tensors) != SidecarPlace::kOther) return;
+void expect_no_other_json(const std::string& tensors, const Sidecar& of_input) {
+  if (place_of_sidecar(tensors, of_input) != SidecarPlace::kOther) return;
   throw OptionError(
       fmt::format("{} would be replaced by what belongs to {}, and is something else; choose another name for "
                   "the results",

@@ -29,11 +29,12 @@ Sidecar read_sidecar(const std::string& tensors);
 /// The JSON object for results: what `of_input` says, but with this scale, attention and bfloat16 (absent: none).
 std::string sidecar_text(const Sidecar& of_input, const Sidecar& of_results);
 
-/// What lies where the sidecar of these tensors belongs: nothing, a sidecar (an object with one of the keys), something else.
+/// What lies where the sidecar of these tensors belongs: nothing, a sidecar (an object with one of the keys, and no others than
+/// those that `of_input` brings again), something else.
 enum class SidecarPlace : uint8_t { kFree, kSidecar, kOther };
-SidecarPlace place_of_sidecar(const std::string& tensors);
+SidecarPlace place_of_sidecar(const std::string& tensors, const Sidecar& of_input);
 
 /// Throws OptionError where something else than a sidecar lies at the place of one: a JSON that others wrote.
-void expect_no_other_json(const std::string& tensors);
+void expect_no_other_json(const std::string& tensors, const Sidecar& of_input);
 
 }  // namespace qkv::cli

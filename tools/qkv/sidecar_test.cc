@@ -63,14 +63,22 @@ TEST_F(SidecarTest, WhatOthersWroteStays) {
 
 TEST_F(SidecarTest, DoesNotReplaceSomethingElse) {
   const std::string tensors = folder_ / "x.npz";
-  EXPECT_EQ(place_of_sidecar(tensors), SidecarPlace::kFree);
-  for (const char* other : {"[1]", "{\"name\": \"package\"}", "no JSON"}) {
+  EXPECT_EQ(place_of_sidecar(tensors, {}), SidecarPlace::kFree);
+  for (const char* other : {"[1]", "{\"name\": \"package\"}", "no JSON", R"({"scale": 3, "hidden_size": 64})"}) {
     io::put_bytes(folder_ / "x.json", other);
-    EXPECT_THROW(expect_no_other_json(tensors), OptionError) << other;
+    EXPECT_THROW(expect_no_other_json(tensors, {}), OptionError) << other;
   }
-  io::put_bytes(folder_ / "x.json", "{\"tokens\": []}");
-  EXPECT_NO_THROW(expect_no_other_json(tensors));
-  EXPECT_EQ(place_of_sidecar(tensors), SidecarPlace::kSidecar);
+  io::put_bytes(folder_ / "x.json", R"({"tokens": [], "scheme": "metaspace"})");
+  EXPECT_NO_THROW(expect_no_other_json(tensors, {}));
+  EXPECT_EQ(place_of_sidecar(tensors, {}), SidecarPlace::kSidecar);
+}
+
+TEST_F(SidecarTest, ReplacesKeysOfOthersThatTheInputBringsAgain) {
+  const std::string tensors = folder_ / "x.npz", text = R"({"model": "m", "scale": 3})";
+  const Sidecar input = read(text);
+  io::put_bytes(folder_ / "x.json", text);
+  EXPECT_EQ(place_of_sidecar(tensors, input), SidecarPlace::kSidecar);
+  EXPECT_EQ(place_of_sidecar(tensors, {}), SidecarPlace::kOther);
 }
 
 }  // namespace

@@ -138,9 +138,10 @@ class Accompanying {
       if (t.view.dtype == DType::kBFloat16) facts_.bfloat16.push_back(t.name);
     }
     const bool wanted = wants_sidecar(o, of_input) || !facts_.bfloat16.empty();
-    if (wanted) expect_no_other_json(o.output);
+    if (wanted) expect_no_other_json(o.output, of_input);
     // What lies there from another run would say something else about these results.
-    return wanted || place_of_sidecar(o.output) == SidecarPlace::kSidecar ? sidecar_text(of_input, facts_) : "";
+    return wanted || place_of_sidecar(o.output, of_input) == SidecarPlace::kSidecar ? sidecar_text(of_input, facts_)
+                                                                                    : "";
   }
 
  private:
@@ -186,7 +187,7 @@ Answer attend(const Options& o, Watch& watch) {
   check(o);
   const Dump dump = o.file.empty() ? Dump() : Dump(o.file);
   if (o.layer >= 0) dump.expect_layer(o.layer);
-  if (wants_sidecar(o, dump.sidecar())) expect_no_other_json(o.output);  // before long work
+  if (wants_sidecar(o, dump.sidecar())) expect_no_other_json(o.output, dump.sidecar());  // before long work
   tell(o, dump.notes(), watch);
   Results results;
   Accompanying accompanying;
