@@ -146,7 +146,7 @@ void Page::agreement() {
 
 std::string explanation_text(const Explanation& e, const Problem& p, const std::vector<TensorFacts>& tensors,
                              const Tokens& tokens, int most, const Screen& screen) {
-  return fold(Page(e, p, tokens, most, screen).write(tensors), screen);
+  return fold(Page(e, p, cut_tokens(tokens, screen), most, screen).write(tensors), screen);
 }
 
 }  // namespace qkv::cli

@@ -84,8 +84,8 @@ std::string gradient_plain(const SeeOptions&, const Layer&, const Tokens&);
 std::string plain_heads(const SeeOptions&, const std::vector<Layer>&, const Tokens&);
 std::string plain_mask(const SeeOptions&, const Layer&);
 
-/// "computed from q and k" or "from the file".
-const char* source_of(const Layer&);
+/// "computed from q and k", or "from the file", to a program "as given".
+const char* source_of(const SeeOptions&, const Layer&);
 /// What a head does, in sentences.
 std::string description(const HeadFacts&);
 /// "bad(5)", or "5" without tokens.

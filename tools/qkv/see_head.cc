@@ -14,7 +14,7 @@ namespace {
 
 std::string title(const SeeOptions& o, const Layer& layer, const Screen& screen) {
   return fmt::format("{}{}{}: each row is a query and says which keys it looks at (weights {})\n\n",
-                     bold(screen.colors), head_name(layer, o.head, o.batch), plain(screen.colors), source_of(layer));
+                     bold(screen.colors), head_name(layer, o.head, o.batch), plain(screen.colors), source_of(o, layer));
 }
 
 std::string table_of(const std::vector<RankedLink>& links, const Layer& layer, int64_t batch, const Tokens& tokens,
@@ -66,8 +66,9 @@ std::vector<RankedLink> chosen_links(const SeeOptions& o, const Layer& layer, co
 
 }  // namespace
 
-const char* source_of(const Layer& layer) {
-  return layer.problem() != nullptr ? "computed from q and k" : "from the file";
+const char* source_of(const SeeOptions& o, const Layer& layer) {
+  if (layer.problem() != nullptr) return "computed from q and k";
+  return o.typed ? "from the file" : "as given";
 }
 
 std::string description(const HeadFacts& f) {
@@ -83,11 +84,13 @@ std::string description(const HeadFacts& f) {
                     name(place), f.of(place));
   }
   text += fmt::format("Entropy {:.2f} nats, as if a query looked at {:.1f} keys alike.", f.entropy, f.effective_keys);
+  const char* before = " Mean weight on";
   for (int p = 0; p < kPlaces; ++p) {
-    if (f.share[p] >= 0)
-      text += fmt::format("{} {} {:.2f}", p == 0 ? " Mean weight on" : ",", name(static_cast<Place>(p)), f.share[p]);
+    if (f.share[p] < 0) continue;
+    text += fmt::format("{} {} {:.2f}", before, name(static_cast<Place>(p)), f.share[p]);
+    before = ",";
   }
-  text += ".\n";
+  text += text.ends_with('.') ? "\n" : ".\n";
   if (f.padding_rows > 0) text += fmt::format("{} queries are padding and left out.\n", f.padding_rows);
   if (f.empty_rows > 0) text += fmt::format("{} queries see no key.\n", f.empty_rows);
   return text;

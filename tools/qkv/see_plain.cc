@@ -62,7 +62,7 @@ std::string plain_row(const SeeOptions& o, const Layer& layer, const Tokens& tok
 
 std::string plain_head(const SeeOptions& o, const Layer& layer, const Tokens& tokens) {
   std::string text = fmt::format("{}: {} queries and {} keys, weights {}.\n", upper(head_name(layer, o.head, o.batch)),
-                                 layer.queries(), layer.keys(), source_of(layer));
+                                 layer.queries(), layer.keys(), source_of(o, layer));
   text += description(layer.facts(o.batch, 1, o.head));
   for (int64_t i = 0; i < std::min(layer.queries(), kMostRows); ++i)
     text += sentence(keys_of_row(layer, o.batch, o.head, i), query_name(tokens, i), tokens, kKeysOfARow) + "\n";

@@ -56,7 +56,7 @@ std::string row_text(const SeeOptions& o, const Layer& layer, const Tokens& toke
   const RowKeys row = keys_of_row(layer, o.batch, o.head, o.row);
   std::string text = fmt::format("{}{}, query {}{}: whom it looks at (weights {})\n\n", bold(screen.colors),
                                  head_name(layer, o.head, o.batch), token_name(tokens.queries, o.row),
-                                 plain(screen.colors), source_of(layer));
+                                 plain(screen.colors), source_of(o, layer));
   if (row.keys.empty()) text += "It sees no key.\n";
   const size_t shown = std::min(row.keys.size(), static_cast<size_t>(o.top));
   int widest = 0;

@@ -9,8 +9,10 @@
 
 #include "qkv/bar.h"
 #include "qkv/command_fixture.h"
+#include "qkv/fold.h"
 #include "qkv/labels.h"
 #include "qkv/layer_of_file.h"
+#include "qkv/see.h"
 #include "qkv/shade.h"
 
 namespace qkv::cli {
@@ -124,6 +126,56 @@ TEST_F(See, APictureThatCannotBeDrawnLeavesNoFile) {
 TEST_F(See, WrongUseIsCodeTwoAndOneLine) {
   expect_refusal("see " + kSample + " --row 5", 2, "--row: say of which head");
   expect_refusal("see " + kSample + " --layer 4 --head 7 --row 13", 2, "--row 13: expected 0 to 12");
+}
+
+TEST_F(See, WithoutAnyWeightSentencesEndOnce) {
+  write_npy(file("none.npy"), Array(DType::kFloat32, {1, 0, 0}).view());
+  EXPECT_THAT(see(file("none.npy") + " --plain"), Not(HasSubstr("..")));
+  EXPECT_THAT(see(file("none.npy")), AllOf(HasSubstr("keys alike.\n"), Not(HasSubstr(".."))));
+}
+
+/// Every text of one head and of several, of q and k, with tokens of 200 columns.
+std::vector<std::string> texts_with_long_tokens(const Screen& screen) {
+  AttentionOptions attention;
+  attention.causal = attention.gradients = true;
+  for (const char* name : {"q", "k", "v"}) attention.tensors[name] = "1,2;2,1;3,0";
+  attention.tensors["dout"] = "1,2;2,1;3,1";
+  Progress progress;
+  std::vector<Layer> layers;
+  layers.push_back(layer_of(Dump(), attention, -1, WeightsFrom::kQueriesAndKeys, progress));
+  const Tokens tokens{{std::string(200, 'q'), "q", "q"}, {std::string(200, 'k'), std::string(100, '('), "k"}, ""};
+  std::vector<std::string> texts;
+  for (const bool plain : {false, true}) {
+    SeeOptions o;
+    o.plain = plain;
+    texts.push_back(plain ? fold(plain_heads(o, layers, cut_tokens(tokens, screen)), screen)
+                          : heads_text(o, layers, cut_tokens(tokens, screen), screen));
+    texts.push_back(see_text(o, layers, tokens, screen));
+    SeeOptions row = o, mask = o, gradient = o, links = o;
+    row.row = 0;
+    mask.mask = gradient.gradient = links.only_links = true;
+    for (const SeeOptions& one : {row, mask, gradient, links}) texts.push_back(see_text(one, layers, tokens, screen));
+  }
+  SeeOptions between;
+  between.between = tokens.keys[0] + "," + tokens.queries[0];
+  texts.push_back(see_text(between, layers, tokens, screen));
+  return texts;
+}
+
+TEST(SeeText, NoLineIsWiderThanTheScreen) {
+  for (const int columns : {40, 80, 100}) {
+    for (const std::string& text : texts_with_long_tokens({.unicode = true, .columns = columns, .terminal = true})) {
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), columns) << text;
+    }
+  }
+}
+
+TEST(SeeText, LongTokensAreCutIntoAPipeToo) {
+  for (const std::string& text : texts_with_long_tokens({.unicode = true, .columns = 100})) {
+    if (text.find("Links between") != text.npos) continue;  // a table alone, which is as wide as it is into a pipe
+    EXPECT_THAT(text, Not(HasSubstr(std::string(30, 'q'))));
+  }
 }
 
 TEST_F(See, TakesTokensAndTheirProjections) {

@@ -52,8 +52,9 @@ bool shows_one_head(const SeeOptions& o, const std::vector<Layer>& layers) {
   return layers.size() == 1 && layers.front().heads() == 1;
 }
 
-std::string see_text(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& tokens,
-                     const Screen& screen) {
+std::string see_text(const SeeOptions& o, const std::vector<Layer>& layers, const Tokens& given, const Screen& screen) {
+  const bool whole = o.json || (!o.between.empty() && !o.plain);  // --between compares names, and no sentence has one
+  const Tokens tokens = whole ? given : cut_tokens(given, screen);
   if (!o.grid && (o.mask || shows_one_head(o, layers))) {
     SeeOptions chosen = o;
     chosen.head = std::max(0, o.head);

@@ -1,5 +1,6 @@
 #include "qkv/tokens.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -17,6 +18,8 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
+
+constexpr int kWidestToken = 24;
 
 [[noreturn]] void refuse(const std::string& where) {
   throw FileError(fmt::format(
@@ -107,7 +110,19 @@ void use_sidecar(const std::string& tensors, int64_t batch, int64_t queries, int
         fmt::format("{} has {} tokens, but there are {} queries and {} keys: not used", path, count, queries, keys);
 }
 
+std::vector<std::string> cut(std::vector<std::string> tokens, int most, bool ascii) {
+  for (std::string& token : tokens) {
+    if (display_width(token) > most) token = fit(token, most, Side::kLeft, ascii);
+  }
+  return tokens;
+}
+
 }  // namespace
+
+Tokens cut_tokens(const Tokens& tokens, const Screen& screen) {
+  const int most = std::min(kWidestToken, screen.columns / 2);
+  return {cut(tokens.queries, most, !screen.unicode), cut(tokens.keys, most, !screen.unicode), tokens.note};
+}
 
 Tokens find_tokens(const TokenSource& source, int64_t batch, int64_t queries, int64_t keys) {
   Tokens tokens;

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "qkv/terminal.h"
+
 namespace qkv::cli {
 
 /// Safe to print (labels.h). Empty where nothing is known.
@@ -11,6 +13,9 @@ struct Tokens {
   std::vector<std::string> queries, keys;
   std::string note;  ///< why a file beside the tensors was not used
 };
+
+/// The same for text on a screen: what is wider than 24 columns, or half of a narrow screen, is cut.
+Tokens cut_tokens(const Tokens&, const Screen&);
 
 struct TokenSource {
   std::string option;      ///< --tokens: a,b,c, or ["a", ","], or FILE.json
