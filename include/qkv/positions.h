@@ -1,7 +1,7 @@
 // Positions: sinusoids, rotation of pairs, tables of relative positions, position ids.
 //
 //   qkv::Rotary rotary({.dim = 64, .base = 500000});                      // numbers only: share it between layers and threads
-//   qkv::rotary_forward(rotary, q, {.offsets = cache.offsets()}, q);      // in place
+//   qkv::rotary_forward(rotary, q, {.offsets = cache.lengths()}, q);      // in place, before the rows are appended
 #pragma once
 #include <cstdint>
 #include <optional>
