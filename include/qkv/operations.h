@@ -66,8 +66,10 @@ QKV_EXPORT Variable dropout(Tape&, const Variable& x, double p);
 /// y[...] = table[ids[...]].   ids {rows} or {B, L}, table {count, dim}, y {rows, dim} or {B, L, dim}
 /// The ids live until backward() has run. Throws ShapeError; OptionError for an id that the table does not have, with its place.
 QKV_EXPORT Variable embed(Tape&, View<const int32_t> ids, const Rows& table);
-/// x + table[first row of the table + l] for rows l of x {B, L, dim}: learned positions. Throws ShapeError.
+/// x + table[l] for rows l of x {B, L, dim}: learned positions, or numbers {L or more, dim} of x's type without a gradient.
+/// Throws ShapeError.
 QKV_EXPORT Variable add_rows(Tape&, const Variable& x, const Rows& table);
+QKV_EXPORT Variable add_rows(Tape&, const Variable& x, View<const void> table);
 
 // ---- losses: of one element, in double, whatever the tape stores ----
 
@@ -92,5 +94,12 @@ QKV_EXPORT Variable mean_absolute_error(Tape&, const Variable& x, View<const voi
 
 /// Turns the rows of x {B, H, L, D} by their positions, which live until backward() has run. Throws as rotary_forward().
 QKV_EXPORT Variable rotate(Tape&, const Rotary&, const Variable& x, const RowPositions&);
+
+/// {1, heads, L, S}, in float32 or float64: for AttentionVariables::bias.   table {buckets, heads}
+///   bias[h, i, j] = table[bucket of (key_start + j) - (query_offset + i), h].  Raffel et al. 2020. Throws ShapeError, OptionError.
+struct T5Pairs {
+  int64_t queries = 0, keys = 0, query_offset = 0, key_start = 0;
+};
+QKV_EXPORT Variable t5_bias(Tape&, const T5Buckets&, const T5Pairs&, const Rows& table);
 
 }  // namespace qkv::nn

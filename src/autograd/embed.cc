@@ -45,9 +45,10 @@ Variable embed(Tape& tape, View<const int32_t> ids, const Rows& table) {
   return y;
 }
 
-Variable add_rows(Tape& tape, const Variable& x, const Rows& table) {
-  const Variable t = rows_of(tape, "add_rows", "table", table, 2);
-  if (!t || x.layout().rank != 3 || t.shape(1) != x.shape(2) || t.shape(0) < x.shape(1))
+namespace {
+
+Variable add_table(Tape& tape, const Variable& x, const Variable& t) {
+  if (!t || x.layout().rank != 3 || t.layout().rank != 2 || t.shape(1) != x.shape(2) || t.shape(0) < x.shape(1))
     shape_error("add_rows: x is {} and the table {}, expected {{B, L, dim}} and {{L or more, dim}}", x.layout(),
                 t ? t.layout() : Layout());
   if (!is_contiguous(x.layout())) shape_error("add_rows: x {} is not contiguous; copy it", x.layout());
@@ -65,6 +66,15 @@ Variable add_rows(Tape& tape, const Variable& x, const Rows& table) {
     }
   });
   return y;
+}
+
+}  // namespace
+
+Variable add_rows(Tape& tape, const Variable& x, const Rows& table) {
+  return add_table(tape, x, rows_of(tape, "add_rows", "table", table, 2));
+}
+Variable add_rows(Tape& tape, const Variable& x, View<const void> table) {
+  return add_table(tape, x, tape.constant(table));
 }
 
 }  // namespace qkv::nn

@@ -156,6 +156,19 @@ void add_tables(std::vector<Operation>& all) {
                  {{3, 2, 5}},
                  [](Tape& t, const Given& g) { return add_rows(t, add_rows(t, g.x[0], Rows(g.p[0], 1, 3)), g.p[0]); },
                  {{4, 5}}});
+  all.push_back({"add_rows_of_numbers", {{3, 2, 5}}, [](Tape& t, const Given& g) {
+                   static const Array table = random({4, 5}, 78);
+                   return add_rows(t, g.x[0], table.view());
+                 }});
+  all.push_back({"t5_bias",
+                 {{1, 2, 4, 3}},
+                 [](Tape& t, const Given& g) {
+                   const T5Pairs pairs{.queries = 4, .keys = 4, .query_offset = 2, .key_start = 1};
+                   const Variable bias = t5_bias(t, {.buckets = 8, .max_distance = 6}, pairs, g.p[0]);
+                   const Variable& x = g.x[0];
+                   return attend(t, Attention::parse("bias"), {.query = x, .key = x, .value = x, .bias = bias});
+                 },
+                 {{8, 2}}});
   all.push_back(
       {"dropout", {{4, 9}}, [](Tape& t, const Given& g) { return dropout(t, dropout(t, g.x[0], 0.4), 0.2); }});
 }
