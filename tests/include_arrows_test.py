@@ -22,6 +22,7 @@ MAY_USE = {
     "autograd": {"core", "kernels", "nn"},
     "layers": {"core", "nn", "autograd"},
     "optim": {"core", "nn"},
+    "train": {"core", "io", "nn", "autograd", "layers", "optim"},
 }
 # Public headers name no third party: a user needs none to compile.
 STANDARD = re.compile(r"^[a-z_0-9]+$")

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/elements.h"
 #include "qkv/dropout.h"
 
 namespace qkv::nn {
@@ -36,6 +37,7 @@ struct Operation {
   std::vector<Shape> variables;
   Run run;
   std::vector<Shape> parameters{};
+  bool narrow = true;  ///< its tensors may have 16 bits
 };
 
 Layout layout(const Shape& sizes, const Shape& steps) { return Layout(sizes, steps); }
@@ -45,11 +47,15 @@ void add_attentions(std::vector<Operation>& all) {
   const auto attention = [&](const char* name, const char* text, std::vector<Shape> shapes = {},
                              const More& more = {}) {
     shapes.insert(shapes.begin(), {{2, 4, 3, 5}, {2, 2, 6, 5}, {2, 2, 6, 7}});
-    all.push_back({std::string("attend_") + name, shapes, [=](Tape& t, const Given& g) {
+    all.push_back({std::string("attend_") + name,
+                   shapes,
+                   [=](Tape& t, const Given& g) {
                      AttentionVariables in{.query = g.x[0], .key = g.x[1], .value = g.x[2]};
                      if (more) more(in, g);
                      return attend(t, Attention::parse(text), in);
-                   }});
+                   },
+                   {},
+                   shapes.size() == 3});
   };
   attention("plain", "softmax");
   attention("causal", "causal align:bottom_right");
@@ -156,10 +162,14 @@ void add_tables(std::vector<Operation>& all) {
                  {{3, 2, 5}},
                  [](Tape& t, const Given& g) { return add_rows(t, add_rows(t, g.x[0], Rows(g.p[0], 1, 3)), g.p[0]); },
                  {{4, 5}}});
-  all.push_back({"add_rows_of_numbers", {{3, 2, 5}}, [](Tape& t, const Given& g) {
+  all.push_back({"add_rows_of_numbers",
+                 {{3, 2, 5}},
+                 [](Tape& t, const Given& g) {
                    static const Array table = random({4, 5}, 78);
                    return add_rows(t, g.x[0], table.view());
-                 }});
+                 },
+                 {},
+                 false});
   all.push_back({"t5_bias",
                  {{1, 2, 4, 3}},
                  [](Tape& t, const Given& g) {
@@ -188,12 +198,16 @@ void add_losses(std::vector<Operation>& all) {
                    {{4, 5}, {4}}});
   }
   static const Array wanted = random({6, 4}, 77);
-  all.push_back({"mean_squared_error", {{2, 3, 4}}, [](Tape& t, const Given& g) {
-                   return mean_squared_error(t, g.x[0], wanted.view());
-                 }});
-  all.push_back({"mean_absolute_error", {{2, 3, 4}}, [](Tape& t, const Given& g) {
-                   return mean_absolute_error(t, g.x[0], wanted.view());
-                 }});
+  all.push_back({"mean_squared_error",
+                 {{2, 3, 4}},
+                 [](Tape& t, const Given& g) { return mean_squared_error(t, g.x[0], wanted.view()); },
+                 {},
+                 false});
+  all.push_back({"mean_absolute_error",
+                 {{2, 3, 4}},
+                 [](Tape& t, const Given& g) { return mean_absolute_error(t, g.x[0], wanted.view()); },
+                 {},
+                 false});
 }
 
 std::vector<Operation> operations() {
@@ -217,6 +231,41 @@ std::span<double> numbers(Array& a) { return {static_cast<double*>(a.data()), si
 std::vector<double> numbers(const View<const void>& v) {
   const auto* first = static_cast<const double*>(v.data);
   return v ? std::vector<double>(first, first + v.size()) : std::vector<double>{};
+}
+
+/// The same numbers in another type.
+Array converted(const Array& from, DType type) {
+  Array to(type, from.shape());
+  const auto* x = static_cast<const double*>(from.data());
+  with_floating(type, [&]<class E>(E*) {
+    for (int64_t n = 0; n < from.size(); ++n) static_cast<E*>(to.data())[n] = rounded<E>(x[n]);
+  });
+  return to;
+}
+
+/// Gradients in a type, in double: of 16-bit tensors with float32 parameters, as mixed precision has them.
+std::vector<std::vector<double>> gradients_in(const Operation& o, DType storage) {
+  const DType of_parameters = storage == DType::kFloat64 ? storage : DType::kFloat32;
+  std::vector<Array> arrays;
+  std::deque<Parameter> parameters;
+  Tape tape({.seed = 5, .storage = storage});
+  Given g{{}, parameters};
+  for (const Shape& shape : o.variables) arrays.push_back(converted(random(shape, arrays.size()), storage));
+  for (const Array& a : arrays) g.x.push_back(tape.leaf(a.view()));
+  for (const Shape& shape : o.parameters)
+    parameters.emplace_back().value = converted(random(shape, 50 + parameters.size()), of_parameters);
+  const Variable y = o.run(tape, g);
+  const Layout& made = y.layout();
+  const Array factors = random({made.shape.begin(), made.shape.begin() + made.rank}, 99);
+  tape.backward(y, converted(factors, y.dtype()).view());
+  std::vector<std::vector<double>> all;
+  const auto take = [&](const View<const void>& gradient) {
+    all.emplace_back(size_t(gradient.size()));
+    load(gradient, 0, 1, gradient.size(), all.back().data());
+  };
+  for (const Variable& x : g.x) take(x.gradient());
+  for (const Parameter& p : parameters) take(p.gradient.view());
+  return all;
 }
 
 /// An operation with its tensors.
@@ -316,6 +365,24 @@ TEST_P(Operations, HaveTheGradientsThatCentralDifferencesHave) {
 TEST_P(Operations, HaveTheSameGradientsInACheckpoint) {
   Trial trial(operation());
   EXPECT_EQ(trial.gradients(true), trial.gradients(false));
+}
+
+TEST_P(Operations, HaveTheirGradientsInEveryTypeUpToItsRoundings) {
+  const Operation& o = operation();
+  if (!o.narrow) GTEST_SKIP() << "its tensors have float32 or float64";
+  const auto exact = gradients_in(o, DType::kFloat64);
+  const std::pair<DType, double> types[] = {{DType::kFloat32, 1e-5}, {DType::kFloat16, 1e-2}, {DType::kBFloat16, 6e-2}};
+  for (const auto& [type, tolerance] : types) {
+    const auto found = gradients_in(o, type);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      double error = 0, norm = 0;
+      for (size_t n = 0; n < exact[i].size(); ++n) {
+        error += std::pow(found[i][n] - exact[i][n], 2);
+        norm += std::pow(exact[i][n], 2);
+      }
+      EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(norm)) << name(type) << ", tensor " << i;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Operations, testing::ValuesIn(names_of(operations())),

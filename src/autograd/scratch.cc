@@ -44,6 +44,9 @@ void add_to(View<const void> from, View<void> to, const Call& call) {
 
 void copy_or_add(View<const void> contribution, const Variable::Sink& sink, const Call& call) {
   if (sink.add) return add_to(contribution, sink.view, call);
+  const int64_t sizes[] = {1, contribution.size()};
+  if (contribution.dtype != sink.view.dtype)
+    return scale(rows(contribution, Layout(sizes)), 1, rows(sink.view, Layout(sizes)), call);
   std::memcpy(sink.view.data, contribution.data, size_t(contribution.size()) * size_of(contribution.dtype));
 }
 

@@ -7,7 +7,7 @@ namespace qkv::nn {
 /// to += from, of one shape, along the last axis contiguous.
 void add_to(View<const void> from, View<void> to, const Call&);
 
-/// A contribution that is there already, of the sink's shape and type, both contiguous.
+/// A contribution that is there already, of the sink's shape, both contiguous; of another type it is rounded once.
 void copy_or_add(View<const void> contribution, const Variable::Sink&, const Call&);
 
 /// write(view) writes a contribution to the gradient by x: in place where it is the first, else beside it, and it is added.
