@@ -4,9 +4,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <limits>
-
 #include "arrays.h"
 #include "interrupt.h"
 #include "messages.h"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from . import _core
-from ._arrays import Array, accept, accept_floats, empty, expect_one_library, is_torch, lend, sum_type
+from ._arrays import Array, accept, accept_floats, empty, is_torch, leave_out_of_graphs, lend, sum_type, to_one_library
 from ._formula import Attention, parsed
-from ._prepare import Layout, Problem, prepare, prepare_packed
+from ._prepare import NO_DROPOUT, NO_WINDOW, Layout, Problem, flag, prepare, prepare_in_memory, prepare_packed, shown, whole
 from ._results import RESULTS, Gradients, Observation, Statistics, Top
 
 #: What _core.forward can write beside out: name of the output, and of its type where that is not the type of lse.
@@ -39,14 +39,14 @@ def attention(
     align: Literal["top_left", "bottom_right"] | None = None,
     q_offset: Array | int | None = None,
     key_start: Array | int | None = None,
-    window: tuple[int, int] = (-1, -1),
+    window: tuple[int, int] = NO_WINDOW,
     softcap: float | Array | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
     scale: float | Array | None = None,
     zero_key: bool = False,
     heads: Literal["grouped", "tiled"] = "grouped",
-    dropout: float = 0.0,
+    dropout: float = NO_DROPOUT,
     dropout_keep: Array | None = None,
     seed: int | None = None,
     training: bool = False,
@@ -60,14 +60,16 @@ def attention(
 ) -> Any:
     """softmax(modify(scale * q k^T), over the visible keys) v.
 
-    Arrays of NumPy or PyTorch (CPU), float32, float64, float16 or bfloat16, any strides, nothing is copied; torch
-    tensors have gradients by q, k, v, bias, alibi_slopes, sinks, and by softcap and scale where those are tensors.
+    Arrays of NumPy or PyTorch (CPU), float32, float64, float16 or bfloat16, any strides, nothing is copied; beside
+    tensors of torch the rest may be of NumPy. out, lse and weights have gradients, by q, k, v, bias, alibi_slopes, sinks,
+    and by softcap and scale where those are tensors; stats and top have none.
 
     q: (B, Hq, L, D), k: (B, Hkv, S, D), v: (B, Hkv, S, Dv) with Hkv dividing Hq; layout="blhd": (B, L, H, D); all three
         may lack B.
     keep_mask: bool, true may attend; ignore_mask: bool, true is hidden; each broadcasts to (B, Hq, L, S).
     bias: numbers added to the scores, -inf hides; broadcasts to (B, Hq, L, S).
-    kv_lengths: (B,), how many keys exist. document_ids: (B, L) or (of q, of k): only the same document is seen.
+    kv_lengths: (B,), how many keys exist. document_ids: (B, L), or a tuple of two arrays,
+        (of q, of k): only the same document is seen.
     causal: keys up to the query's own position.
     window: (left, right), how many keys to each side besides the query's own; -1: all.
     align: where query 0 stands if L != S: "top_left" at key 0, "bottom_right" so that the last query stands at the last
@@ -147,10 +149,10 @@ def attention_varlen(
 def finish(p: Problem, return_lse: bool, return_weights: bool, return_stats: bool, top: int) -> Any:
     """Runs a problem and names what came."""
     wanted = ["out"]
-    wanted += ["lse"] if return_lse else []
-    wanted += ["weights"] if return_weights else []
-    wanted += list(Statistics._fields) if return_stats else []
-    if top < 0:
+    wanted += ["lse"] if flag("return_lse", return_lse) else []
+    wanted += ["weights"] if flag("return_weights", return_weights) else []
+    wanted += Statistics._fields if flag("return_stats", return_stats) else ()
+    if top != 0 and whole("top", top) < 0:
         raise ValueError(f"top is {top}, expected 0 or more")
     wanted += ["top_weights", "top_indices"] if top else []
     if is_torch(p.query):
@@ -240,8 +242,15 @@ def attention_backward(
     upstream = {"dout": inside("dout", dout), "out": inside("out", out), "lse": inside("lse", lse)}
     if dlse is not None:
         upstream["dlse"] = inside("dlse", dlse)
-    expect_one_library(p.query, upstream)
+    to_one_library(p.query, upstream)
+    if is_torch(p.query):
+        from . import _autograd, _operators
+
+        _autograd.expect_memory("attention_backward", [*p.tensors.values(), *upstream.values()])
+        _operators.autocast(p, upstream)
     found = gradients(p, upstream)
+    if is_torch(p.query):  # autocast may have changed their types
+        found |= {tensor: found[tensor].to(x.dtype) for tensor, x in (("query", q), ("key", k), ("value", v))}
     back = {name: p.give_back(found[tensor]) for name, tensor in (("q", "query"), ("k", "key"), ("v", "value"))}
     names = {"softcap": "softcaps", "scale": "scales"}
     for name in ("bias", "alibi_slopes", "sinks", "softcap", "scale"):
@@ -279,16 +288,18 @@ def observe(q: Array, k: Array, v: Array, *, cell: int = 0, **options: Any) -> O
 
     cell: queries and keys of a cell of the picture, a power of two up to 2048; 0: so that it has at most 512 rows and
     columns.
-    Options as in `attention`, dropout aside.
+    Options as in `attention`, but no dropout: training=True is an error. Nothing of this has a gradient.
     Returns `Observation`. Raises ValueError and TypeError as `attention` does.
 
     >>> q = k = v = np.ones((1, 1, 2, 4), np.float32)
     >>> qkv.observe(q, k, v, causal=True).received[0, 0]
     array([1.5, 0.5])
     """
-    if cell not in (0, *(2**n for n in range(12))):
+    if whole("cell", cell) not in (0, *(2**n for n in range(12))):
         raise ValueError(f"cell is {cell}, expected a power of two up to 2048, or 0")
-    p = prepare(q, k, v, options)
+    if options.get("training"):
+        raise ValueError("observe: the sums are of the weights before dropout; leave training out")
+    p = prepare_in_memory("observe", q, k, v, options)
     b, h, n, s = *p.rows(), p.tensors["key"].shape[2]
     if cell == 0:
         cell = 1
@@ -308,8 +319,8 @@ def merge(outs: list[Array], lses: list[Array], *, sinks: Array | None = None) -
 
     lse = log(sum exp(lse_n)), out = sum exp(lse_n - lse) out_n.
 
-    outs: (B, H, L, Dv) each, lses: (B, H, L) each, as `attention(..., return_lse=True)` gave them without sinks; sinks:
-    (H,), counted once, here. Torch tensors have gradients. Returns a named tuple of out and lse.
+    outs: a list of (B, H, L, Dv), lses: one of (B, H, L), as `attention(..., return_lse=True)` gave them without sinks;
+    sinks: (H,), counted once, here. Torch tensors have gradients. Returns a named tuple of out and lse.
     Raises ValueError for shapes, TypeError for types. Milakov, Gimelshein 2018, the rule for two parts.
 
     >>> q = k = v = np.eye(4, dtype=np.float32)[None, None]
@@ -318,22 +329,31 @@ def merge(outs: list[Array], lses: list[Array], *, sinks: Array | None = None) -
     >>> bool(np.allclose(whole.out, qkv.attention(q, k, v)))
     True
     """
-    if len(outs) == 0:
-        raise ValueError("merge: there are no parts")
-    outs = [accept_floats("out", x) for x in outs]
-    lses = [accept_floats("lse", x) for x in lses]
-    sinks = None if sinks is None else accept_floats("sinks", sinks)
-    for part in ({"out": x, "lse": y} for x, y in zip(outs, lses)):
-        expect_one_library(outs[0], part | ({} if sinks is None else {"sinks": sinks}))
+    outs, lses = parts_of("outs", outs), parts_of("lses", lses)
+    outs = [accept_floats(f"outs[{n}]", x) for n, x in enumerate(outs)]
+    lses = [accept_floats(f"lses[{n}]", x) for n, x in enumerate(lses)]
+    tensors = {f"outs[{n}]": x for n, x in enumerate(outs)} | {f"lses[{n}]": x for n, x in enumerate(lses)}
+    if sinks is not None:
+        tensors["sinks"] = accept_floats("sinks", sinks)
+    to_one_library(outs[0], tensors, "outs[0]")
+    sinks = tensors.get("sinks")
     if is_torch(outs[0]):
-        from . import _autograd, _operators
+        from . import _operators
 
-        _autograd.refuse_tangents([*outs, *lses, *([] if sinks is None else [sinks])])
-        out, lse = _operators.merge_parts(outs, lses, sinks)
+        out, lse = _operators.merged(tensors, outs, lses, sinks)
     else:
         out, lse = empty(outs[0], tuple(outs[0].shape)), empty(lses[0], tuple(lses[0].shape))
         _core.merge([lend(x) for x in outs], [lend(x) for x in lses], lend(sinks), lend(out), lend(lse))
     return RESULTS["out", "lse"](out, lse)
+
+
+def parts_of(name: str, parts: Any) -> list[Array]:
+    """A list of arrays. Raises TypeError for one array, which would count as a list along its first axis."""
+    if not isinstance(parts, (list, tuple)):
+        raise TypeError(f"{name} is {shown(parts)}, expected a list of arrays, one for each part of the keys")
+    if not parts:
+        raise ValueError(f"{name} has no parts")
+    return list(parts)
 
 
 def explain_path(q: Array, k: Array, v: Array, **options: Any) -> str:
@@ -346,7 +366,7 @@ def explain_path(q: Array, k: Array, v: Array, **options: Any) -> str:
     >>> print(qkv.explain_path(q, q, q, causal=True).splitlines()[0])  # doctest: +ELLIPSIS
     prefill on ...: 100 queries a head fill tiles of ...
     """
-    p = prepare(q, k, v, options)
+    p = prepare_in_memory("explain_path", q, k, v, options)
     return _core.explain_path(parsed(p.formula), lent(p.tensors), p.number())
 
 
@@ -361,7 +381,11 @@ def visible(q: Array, k: Array, v: Array, **options: Any) -> Array:
            [1, 1, 0],
            [0, 1, 1]])
     """
-    p = prepare(q, k, v, options)
+    p = prepare_in_memory("visible", q, k, v, options)
     keep = empty(p.query, (*p.rows(), p.tensors["key"].shape[2]), "bool")
     _core.keep_mask(parsed(p.formula), lent(p.tensors), lend(keep))
     return p.give_back_rows(keep)
+
+
+for _function in (attention_backward, observe, explain_path, visible):
+    leave_out_of_graphs(_function)

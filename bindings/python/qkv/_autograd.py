@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
+
+from ._arrays import KEYWORDS
 
 #: Tensors, lists of tensors, and what is no tensor.
 Arguments = Sequence[Any]
@@ -29,6 +32,23 @@ def watched(tensors: Iterable[Tensor]) -> bool:
     ):
         return True
     return any((type(x) is not Tensor and type(x) is not torch.nn.Parameter) or x.is_meta for x in tensors)
+
+
+def expect_one_place(tensors: Mapping[str, Tensor]) -> None:
+    """Raises TypeError where some tensors have no numbers and others have: nothing could be made of both."""
+    on_meta = [name for name, x in tensors.items() if x.is_meta]
+    others = [name for name, x in tensors.items() if not x.is_meta]
+    if on_meta and others:
+        one, other = (KEYWORDS.get(names[0], names[0]) for names in (on_meta, others))
+        raise TypeError(f"{one} is on meta and {other} is not; pass tensors of one device")
+
+
+def expect_memory(function: str, tensors: Iterable[Tensor]) -> None:
+    """Raises NotImplementedError where the numbers in a tensor are not there, for a function that is no operator."""
+    if is_transformed() or any(x.is_meta or isinstance(x, FakeTensor) for x in tensors):
+        raise NotImplementedError(
+            f"{function} looks at numbers in memory, and there are none inside torch.func and torch.export, nor in meta tensors"
+        )
 
 
 def has_tangent(tensors: Iterable[Tensor]) -> bool:

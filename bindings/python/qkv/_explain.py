@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import Array, accept_floats, lend
+from ._arrays import Array, accept_floats, leave_out_of_graphs, lend
 from ._formula import parsed
-from ._prepare import prepare
+from ._prepare import is_number, prepare_in_memory, whole
 from ._screen import Color, paper, sheet
 from ._tokens import Tokens, of_both_axes
 
@@ -82,29 +82,44 @@ def explain(
     >>> explain(one, one, one, query=1).data["keys"][0]["dot"]
     4.0
     """
-    if top < 1:
+    if whole("top", top) < 1:
         raise ValueError(f"top is {top}, expected 1 or more")
     if options.get("training"):
         raise ValueError("explain: dropout is not among the steps; leave training out")
-    p = prepare(q, k, k if v is None else v, options)
+    p = prepare_in_memory("explain", q, k, k if v is None else v, options)
     if v is None:
         del p.tensors["value"]
-    b, _, n = p.rows()
+    b, h, n = p.rows()
+    batch, head, query = (
+        below(count, name, x) for name, x, count in (("batch", batch, b), ("head", head, h), ("query", query, n))
+    )
     texts = of_both_axes(tokens, query_tokens, b, n, p.tensors["key"].shape[2], "align:bottom_right" in p.formula.split())
     tensors = {name: lend(x) for name, x in p.tensors.items()}
     return Explanation(
-        _core.Explanation(parsed(p.formula), tensors, _loss(dout, p.layout, p.batched), batch, head, query, *texts), top
+        _core.Explanation(parsed(p.formula), tensors, _loss(dout, p.layout, p.batched), batch, head, query, *texts),
+        min(top, 2**31 - 1),
     )
+
+
+def below(count: int, name: str, x: Any) -> int:
+    """x as an index of so many things. Raises TypeError and ValueError."""
+    number = whole(name, x)
+    if not 0 <= number < count:
+        raise ValueError(f"{name} {number}: " + (f"expected 0 to {count - 1}" if count else "there is none"))
+    return number
 
 
 def _loss(dout: Any, layout: str, batched: bool) -> Any:
     """dout as {B, H, L, Dv}, each axis 1 or full."""
     if dout is None:
         return None
-    if isinstance(dout, (int, float)):
+    if is_number(dout):
         return np.full((1,), dout, dtype=np.float64)
     dout = accept_floats("dout", dout)
     if dout.ndim == (4 if batched else 3):
         dout = dout if batched else dout[None]
         dout = dout.swapaxes(1, 2) if layout == "blhd" else dout
     return lend(dout)
+
+
+leave_out_of_graphs(explain)

@@ -11,7 +11,10 @@ from . import _core
 @functools.lru_cache(maxsize=512)
 def parsed(text: str) -> _core.Formula:
     """The formula that a text says. Raises ValueError, which names the word and its place."""
-    return _core.Formula(text)
+    try:
+        return _core.Formula(text)
+    except TypeError:  # half a surrogate pair is no UTF-8
+        raise ValueError(f"{text!a} is no formula: it holds half a character") from None
 
 
 class Attention:

@@ -183,7 +183,7 @@ def compute(
     """out {N, heads, L, E / heads}, with the heads inside of L in memory, and the weights that it was made with."""
     q, kept, seed = tensors["query"], None, None
     if dropout:
-        words[2].append(f"dropout:{number(dropout)}")
+        words[2].append(f"dropout:{number('dropout', dropout)}")
     if dropout and need_weights:
         kept = functional.dropout(q.new_ones(*q.shape[:3], tensors["key"].shape[2]), dropout)  # 0 or 1 / (1 - p)
         tensors["dropout_keep"] = kept != 0

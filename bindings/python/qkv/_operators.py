@@ -7,12 +7,14 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import _register_namedtuple
 
 from . import _core
 from ._arrays import lend
 from ._attention import PARAMETERS, compute, empty_gradient, empty_output, gradients
-from ._autograd import differentiable, refuse_tangents, watched
+from ._autograd import differentiable, expect_one_place, refuse_tangents, watched
 from ._prepare import Problem
+from ._results import RESULTS, Statistics, Top
 
 #: What has a gradient.
 DIFFERENTIABLE = ("query", "key", "value", *PARAMETERS)
@@ -23,7 +25,9 @@ def run(p: Problem, wanted: Sequence[str], top: int) -> dict[str, Tensor]:
     autocast(p)
     tensors = list(p.tensors.values())
     refuse_tangents(tensors)
-    if not watched(tensors) and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+    if watched(tensors):
+        expect_one_place(p.tensors)
+    elif not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
         return compute(p, wanted, top)
     got: dict[str, Tensor] = {}
     if "out" in wanted or "lse" in wanted:
@@ -40,11 +44,11 @@ def run(p: Problem, wanted: Sequence[str], top: int) -> dict[str, Tensor]:
     return got
 
 
-def autocast(p: Problem) -> None:
-    """Inside torch.autocast q, k and v are taken in its type, as F.scaled_dot_product_attention does."""
+def autocast(p: Problem, upstream: dict[str, Tensor] | None = None) -> None:
+    """Inside torch.autocast q, k and v are taken in its type, as F.scaled_dot_product_attention does; dout and out too."""
     if torch.is_autocast_enabled("cpu"):
-        for name in ("query", "key", "value"):
-            p.tensors[name] = p.tensors[name].to(dtype_taken(p.tensors[name]))
+        for tensors, names in ((p.tensors, ("query", "key", "value")), (upstream or {}, ("dout", "out"))):
+            tensors.update({name: tensors[name].to(dtype_taken(tensors[name])) for name in names if name in tensors})
 
 
 def dtype_taken(x: Tensor) -> torch.dtype:
@@ -275,5 +279,21 @@ attend = differentiable(forward, _operator["forward"], _keep, _back)
 attend_backward = differentiable(backward, _operator["backward"], _keep_nothing, _no_second)
 weights = differentiable(weigh, _operator["weigh"], _keep_weights, _back_weights)
 statistics = differentiable(look, _operator["look"], _keep_nothing, _no_second)
+
 merge_parts = differentiable(merge, _operator["merge"], _keep_merge, _back_merge)
 merge_parts_backward = differentiable(merge_backward, _operator["merge_backward"], _keep_nothing, _no_second)
+
+
+def merged(
+    tensors: dict[str, Tensor], outs: Sequence[Tensor], lses: Sequence[Tensor], sinks: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """out and lse of parts. tensors: all of them, by their names."""
+    refuse_tangents(tensors.values())
+    expect_one_place(tensors)
+    made: tuple[Tensor, Tensor] = merge_parts(outs, lses, sinks)
+    return made
+
+
+# So that torch.export.save writes programs that give them back.
+for _result in (*RESULTS.values(), Statistics, Top):
+    _register_namedtuple(_result, serialized_type_name=f"qkv.{_result.__name__}")

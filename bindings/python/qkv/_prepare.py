@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 import warnings
@@ -16,10 +17,10 @@ from ._arrays import (
     accept_floats,
     dtype_name,
     empty,
-    expect_one_library,
     integers,
     is_torch,
     is_traced,
+    to_one_library,
 )
 from ._formula import Attention, facts
 
@@ -54,6 +55,10 @@ class Options(TypedDict, total=False):
 
 
 OPTIONS = frozenset(Options.__annotations__)
+
+#: What these are where they are not given.
+NO_WINDOW = (-1, -1)
+NO_DROPOUT = 0.0
 
 
 @dataclass
@@ -105,9 +110,7 @@ def prepare(q: Any, k: Any, v: Any, options: dict[str, Any]) -> Problem:
     """Checks what only Python can know (the library checks the rest) and gives every tensor its name and four axes."""
     o = options_of(options)
     q, k, v = accept_floats("q", q), accept_floats("k", k), accept_floats("v", v)
-    layout = o.get("layout", "bhld")
-    if layout not in ("bhld", "blhd"):
-        raise ValueError(f"layout is {layout!r}, expected 'bhld' or 'blhd'")
+    layout: Any = one_of("layout", o.get("layout", "bhld"), ("bhld", "blhd"))
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (3, 4):
         raise ValueError(
             f"q, k and v have {q.ndim}, {k.ndim} and {v.ndim} axes, expected four each, {layout}, or three without a batch"
@@ -120,6 +123,16 @@ def prepare(q: Any, k: Any, v: Any, options: dict[str, Any]) -> Problem:
     problem = Problem("", tensors, None, layout, batched)
     fill(problem, o)
     return problem
+
+
+def prepare_in_memory(function: str, q: Any, k: Any, v: Any, options: dict[str, Any]) -> Problem:
+    """For functions that are no operators of torch, whose tensors have to be there."""
+    p = prepare(q, k, v, options)
+    if is_torch(p.query):
+        from . import _autograd
+
+        _autograd.expect_memory(function, p.tensors.values())
+    return p
 
 
 def prepare_packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, options: dict[str, Any]) -> Problem:
@@ -143,93 +156,99 @@ def prepare_packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, options: dict[s
 
 def fill(p: Problem, o: Options) -> None:
     """The formula, and the tensors beside q, k and v."""
-    q, t, given = p.query, p.tensors, o.get("attention")
+    given = o.get("attention")
     words: dict[str, list[str]] = {"visible": [], "score": [], "weights": []}
-
-    def tensor(name: str, x: Array, word: str, stage: str) -> None:
-        t[name] = x
-        if word not in words[stage]:
-            words[stage].append(word)
-
-    if o.get("causal"):
-        words["visible"].append("causal")
-    left, right = window_of(o.get("window", (-1, -1)))
-    if (left, right) != (-1, -1):
-        words["visible"].append(f"window:{left},{right}")
-    if (ids := o.get("document_ids")) is not None:
-        of_q, of_k = ids if isinstance(ids, tuple) else (ids, ids)
-        for name, x in (("query_documents", of_q), ("key_documents", of_k)):
-            x = integers("document_ids", x, q)
-            tensor(name, x[None] if x.ndim == 1 else x, "documents", "visible")
-    for name in ("keep_mask", "ignore_mask"):
-        if (x := o.get(name)) is not None:
-            tensor(name, four_axes(name, mask(name, x)), name, "visible")
-    if (align := o.get("align")) is not None:
-        if align not in ("top_left", "bottom_right"):
-            raise ValueError(f"align is {align!r}, expected 'top_left', 'bottom_right' or None")
-        words["visible"].append(f"align:{align}")
-    if (heads := o.get("heads", "grouped")) != "grouped":
-        words["visible"].append(f"heads:{heads}")
-
-    if (scale := o.get("scale")) is not None:
-        if is_number(scale):
-            words["score"].append(f"scale:{number(scale)}")
-        else:
-            if given is None:
-                words["score"].append("scale:1")
-            tensor("scales", of_heads("scale", scale, q), "scales", "score")
-    if (cap := o.get("softcap")) is not None:
-        if is_number(cap):
-            words["score"].append(f"softcap:{number(cap)}")
-        else:
-            tensor("softcaps", of_heads("softcap", cap, q), "softcaps", "score")
-    if (slopes := o.get("alibi_slopes")) is not None:
-        tensor("alibi_slopes", of_heads("alibi_slopes", slopes, q), "alibi", "score")
-    if (bias := o.get("bias")) is not None:
-        tensor("bias", four_axes("bias", additive(bias)), "bias", "score")
-
-    if (sinks := o.get("sinks")) is not None:
-        tensor("sinks", of_heads("sinks", sinks, q), "sink_softmax", "weights")
-    if o.get("zero_key"):
-        words["weights"].append("zero_key")
-    dropout = float(o.get("dropout", 0.0))
-    if dropout != 0:
-        words["weights"].append(f"dropout:{number(dropout)}")
-
+    fill_visible(p, o, words["visible"])
+    fill_score(p, o, words["score"])
+    dropout = fill_weights(p, o, words["weights"])
     if given is None:
         p.formula = " | ".join(" ".join(w) for w in words.values() if w) or "softmax"
     else:
-        p.formula = with_formula(given, words, o)
+        p.formula = with_formula(given, words)
 
     for name, keyword in (("key_lengths", "kv_lengths"), ("query_offset", "q_offset"), ("key_start", "key_start")):
         if (x := o.get(keyword)) is not None:
-            t[name] = integers(keyword, x, q)
-            if t[name].ndim == 0:
-                t[name] = t[name][None]
+            p.tensors[name] = integers(keyword, x, p.query)
     training(p, o, dropout if given is None else facts(given)[1])
-    expect_one_library(q, t)
+    to_one_library(p.query, p.tensors)
+
+
+def fill_visible(p: Problem, o: Options, words: list[str]) -> None:
+    if (causal := o.get("causal", False)) is not False and flag("causal", causal):
+        words.append("causal")
+    if (window := o.get("window", NO_WINDOW)) is not NO_WINDOW and (sides := window_of(window)) != NO_WINDOW:
+        words.append(f"window:{sides[0]},{sides[1]}")
+    if (ids := o.get("document_ids")) is not None:
+        words.append("documents")
+        for name, x in zip(("query_documents", "key_documents"), both_documents(ids)):
+            x = integers("document_ids", x, p.query)
+            p.tensors[name] = x[None] if x.ndim == 1 else x
+    for name in ("keep_mask", "ignore_mask"):
+        if (x := o.get(name)) is not None:
+            words.append(name)
+            p.tensors[name] = of_scores(p, name, mask(name, traceable(x, p.query)))
+    if (align := o.get("align")) is not None:
+        words.append("align:" + one_of("align", align, ("top_left", "bottom_right", None)))
+    if (heads := o.get("heads", "grouped")) != "grouped":
+        words.append("heads:" + one_of("heads", heads, ("grouped", "tiled")))
+
+
+def fill_score(p: Problem, o: Options, words: list[str]) -> None:
+    if (scale := o.get("scale")) is not None:
+        if is_number(scale):
+            words.append(f"scale:{number('scale', scale)}")
+        else:
+            if o.get("attention") is None:
+                words.append("scale:1")
+            words.append("scales")
+            p.tensors["scales"] = of_heads("scale", scale, p.query)
+    if (cap := o.get("softcap")) is not None:
+        if is_number(cap):
+            words.append(f"softcap:{number('softcap', cap)}")
+        else:
+            words.append("softcaps")
+            p.tensors["softcaps"] = of_heads("softcap", cap, p.query)
+    if (slopes := o.get("alibi_slopes")) is not None:
+        words.append("alibi")
+        p.tensors["alibi_slopes"] = of_heads("alibi_slopes", slopes, p.query)
+    if (bias := o.get("bias")) is not None:
+        words.append("bias")
+        p.tensors["bias"] = of_scores(p, "bias", additive(traceable(bias, p.query)))
+
+
+def fill_weights(p: Problem, o: Options, words: list[str]) -> float:
+    """Returns the probability of dropout."""
+    if (sinks := o.get("sinks")) is not None:
+        words.append("sink_softmax")
+        p.tensors["sinks"] = of_heads("sinks", sinks, p.query)
+    if (zero_key := o.get("zero_key", False)) is not False and flag("zero_key", zero_key):
+        words.append("zero_key")
+    dropout = o.get("dropout", NO_DROPOUT)
+    if not is_number(dropout):
+        raise TypeError(f"dropout is {shown(dropout)}, expected {RANGES['dropout'][2]}")
+    if dropout != 0:
+        words.append(f"dropout:{number('dropout', dropout)}")
+    return float(dropout)
 
 
 def training(p: Problem, o: Options, dropout: float) -> None:
     """The seed of dropout, or what it keeps; neither where nothing is trained."""
     keep, seed = o.get("dropout_keep"), o.get("seed")
-    if not o.get("training"):
+    seed = None if seed is None else seed_of(seed)
+    if (on := o.get("training", False)) is False or not flag("training", on):
         if keep is not None:
             raise ValueError("dropout_keep is given without training=True; dropout acts in training only")
         return
     if keep is not None:
-        p.tensors["dropout_keep"] = four_axes("dropout_keep", mask("dropout_keep", keep))
+        p.tensors["dropout_keep"] = of_scores(p, "dropout_keep", mask("dropout_keep", traceable(keep, p.query)))
     if seed is not None:
-        p.seed = seed_of(seed)
+        p.seed = seed
     elif keep is None and dropout != 0:
         p.seed = random_seed(p.query)
 
 
 def seed_of(seed: Any) -> int:
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise TypeError(f"seed is a {type(seed).__name__}, expected a whole number") from None
+    number = whole("seed", seed)
     if not 0 <= number < 2**64:
         raise ValueError(f"seed is {number}, expected 0 to 2**64 - 1")
     return number
@@ -244,7 +263,7 @@ def random_seed(like: Array) -> Any:
     return int(np.random.randint(0, 2**62, dtype=np.int64))
 
 
-def with_formula(given: Attention | str, words: dict[str, list[str]], o: Options) -> str:
+def with_formula(given: Attention | str, words: dict[str, list[str]]) -> str:
     """The formula given, to which keywords may bring the tensors that it names, and nothing else."""
     text, _ = facts(given)
     known = [word.split(":")[0] for word in text.replace(" | ", " ").split(" ")]
@@ -260,6 +279,49 @@ def with_formula(given: Attention | str, words: dict[str, list[str]], o: Options
 # ---- single arguments ----
 
 
+def traceable(x: Any, q: Array) -> Any:
+    """x, which torch.compile sees through: of arrays of NumPy it knows little."""
+    if isinstance(x, np.ndarray) and is_torch(q) and (torch := sys.modules["torch"]).compiler.is_compiling():
+        return torch.from_numpy(x)
+    return x
+
+
+def flag(name: str, x: Any) -> bool:
+    """x, which is true or false. Raises TypeError for other things: "False" is a text, and would count as true."""
+    if x is True or x is False:
+        return x
+    if isinstance(x, (bool, np.bool_)) or (isinstance(x, int) and x in (0, 1)):
+        return bool(x)
+    raise TypeError(f"{name} is {shown(x)}, expected True or False")
+
+
+def whole(name: str, x: Any) -> int:
+    """x as an int. Raises TypeError for what is no whole number, True and False included."""
+    if isinstance(x, (bool, np.bool_)) or not hasattr(x, "__index__"):
+        raise TypeError(f"{name} is {shown(x)}, expected a whole number")
+    try:
+        return operator.index(x)
+    except TypeError:  # arrays of several numbers, or of other ones
+        raise TypeError(f"{name} is {shown(x)}, expected a whole number") from None
+
+
+def shown(x: Any) -> str:
+    """For messages: what is short as it is, of other things their type."""
+    if x is None or isinstance(x, (bool, int, float, str, tuple)):
+        text = repr(x)
+        if len(text) <= 40:
+            return text
+    kind = type(x).__name__
+    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+
+
+def one_of(name: str, x: Any, words: tuple[str | None, ...]) -> str:
+    if isinstance(x, str) and x in words:
+        return x
+    *first, last = map(repr, words)
+    raise ValueError(f"{name} is {shown(x)}, expected {', '.join(first)} or {last}")
+
+
 def window_of(window: Any) -> tuple[int, int]:
     """(left, right). Raises ValueError for other things, with what is usually meant."""
     try:
@@ -269,21 +331,57 @@ def window_of(window: Any) -> tuple[int, int]:
             f"window is {window}, expected (left, right), how many keys to each side besides the query's own; a causal "
             "window of W keys with its own is (W - 1, 0)"
         ) from None
+    if not (-1 <= left < 2**31 and -1 <= right < 2**31):
+        raise ValueError(f"window is {window}, expected (left, right) of 0 to 2**31 - 1 each, or -1 for all keys to that side")
     return left, right
 
 
+def both_documents(ids: Any) -> tuple[Any, Any]:
+    """Those of q and those of k."""
+    if not isinstance(ids, tuple):
+        return ids, ids
+    if len(ids) != 2:
+        raise ValueError(f"document_ids is a tuple of {len(ids)}, expected one array, or a tuple of two: (of q, of k)")
+    if any(isinstance(x, (list, tuple, int)) for x in ids):
+        raise TypeError(
+            "document_ids is a tuple, which means (of q, of k), and holds no arrays; pass np.asarray(document_ids) if they are "
+            "the rows of a batch, else arrays in it"
+        )
+    return ids
+
+
 def is_number(x: object) -> bool:
-    return isinstance(x, (int, float, np.number)) and not isinstance(x, bool)
+    return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
 
 
-def number(x: Any) -> str:
-    """As short as it reads back: the text form takes no more digits than a number has."""
-    return f"{float(x)!r}"  # torch.compile knows this, and no call of repr
+#: The numbers that a keyword takes, from and to, and how to say it.
+RANGES = {
+    "scale": (-sys.float_info.max, sys.float_info.max, "a finite number, or None for 1 / sqrt(D)"),
+    "softcap": (2.0**-149, 3.4028234663852886e38, "a number above 0, within float32, or None for no cap"),
+    "dropout": (0.0, 1.0, "0 to 1, the share of weights that is dropped"),
+}
+
+
+def number(name: str, x: Any) -> str:
+    """As short as it reads back: the text form takes no more digits than a number has.
+
+    Raises ValueError for what is none of the numbers that `name` may be.
+    """
+    least, most, expected = RANGES[name]
+    try:
+        value = float(x)
+    except OverflowError:
+        value = math.inf
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {shown(x)}, expected {expected}")
+    return f"{value!r}"  # torch.compile knows this, and no call of repr
 
 
 def of_heads(name: str, x: Any, q: Array) -> Array:
     """{Hq} of a tensor {Hq}, {1} or {}: what one number is for all heads is seen {Hq} times."""
-    x = accept_floats(name, x)
+    if name in RANGES and isinstance(x, (bool, str)):
+        raise TypeError(f"{name} is {shown(x)}, expected a number, or an array of one a head")
+    x = accept_floats(name, traceable(x, q))
     heads = q.shape[-3 if q.ndim == 4 else 1]
     if dtype_name(x) not in ("float32", "float64"):
         x = x.float() if is_torch(x) else x.astype(np.float32)
@@ -293,11 +391,17 @@ def of_heads(name: str, x: Any, q: Array) -> Array:
     return x
 
 
-def four_axes(name: str, x: Array) -> Array:
+def of_scores(p: Problem, name: str, x: Array) -> Array:
     """With axes of size 1 in front: {S}, {L, S}, {Hq, L, S} as NumPy broadcasts."""
+    if x.ndim == 4:
+        return x
     if x.ndim > 4:
         raise ValueError(f"{name} has {x.ndim} axes, expected at most four: (batch, heads, queries, keys)")
-    return x[(None,) * (4 - x.ndim)] if x.ndim < 4 else x
+    if not p.packed and not (is_torch(x) and is_traced(x)):  # of what is traced, sizes may be symbols
+        full = (*p.rows(), p.tensors["key"].shape[2])
+        if x.shape != full[-x.ndim :] and any(n not in (1, m) for n, m in zip(x.shape[::-1], full[::-1])):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, expected one that broadcasts to {full}")
+    return x[(None,) * (4 - x.ndim)]
 
 
 TWO_MASKS = "keep_mask (true: may attend) or ignore_mask (true: is hidden)"
@@ -309,9 +413,15 @@ def mask(name: str, x: Any) -> Array:
     kind = dtype_name(x)
     if kind == "bool":
         return x
-    if kind.startswith(("int", "uint")):
+    if is_whole(x):
         raise TypeError(f"{name} has type {kind}, expected bool; pass {name} != 0 (of {TWO_MASKS})")
+    if kind == "object":
+        raise TypeError(f"{name} has type object, expected bool; pass {name}.astype(bool)")
     raise TypeError(f"{name} has type {kind}, expected bool; what is added to the scores is called bias")
+
+
+def is_whole(x: Array) -> bool:
+    return x.dtype.kind in "iu" if isinstance(x, np.ndarray) else dtype_name(x).startswith(("int", "uint"))
 
 
 _warned = False
@@ -323,8 +433,9 @@ def additive(x: Any) -> Array:
     kind = dtype_name(x)
     if kind == "bool":
         raise TypeError(f"bias is bool, and it is unclear what true means; pass it as {TWO_MASKS}")
-    if kind.startswith(("int", "uint")):
+    if is_whole(x):
         raise TypeError(f"bias has type {kind}; if it is a mask of 0 and 1, pass x != 0 as {TWO_MASKS}")
+    x = accept_floats("bias", x)
     if not _warned and looks_like_mask(x):
         warn_of_mask()
     return x
@@ -375,17 +486,33 @@ MEANT = {
     "enable_gqa": "nothing: key heads are shared where there are fewer of them",
     "sliding_window": "window=(W - 1, 0)",
     "softmax_scale": "scale",
+    "logits_soft_cap": "softcap",
+    "window_size": "window=(left, right), the query's own key not counted",
+    "return_logsumexp": "return_lse",
+    "return_softmax_lse": "return_lse",
+    "return_attn_probs": "return_weights",
+    "need_weights": "return_weights",
+    "output_attentions": "return_weights",
+    "seqlen": "kv_lengths, how many keys each batch entry has",
+    "seqlens": "kv_lengths, how many keys each batch entry has",
+    "seqused_k": "kv_lengths, how many keys each batch entry has",
+    "cache_seqlens": "kv_lengths, how many keys each batch entry has",
+    "cu_seqlens": "cu_seqlens_q and cu_seqlens_k of attention_varlen",
+    "cu_seqlens_q": "an argument of attention_varlen",
+    "cu_seqlens_k": "an argument of attention_varlen",
+    "max_seqlen": "nothing: the cu_seqlens of attention_varlen say it",
+    "max_seqlen_q": "nothing: cu_seqlens_q of attention_varlen says it",
+    "max_seqlen_k": "nothing: cu_seqlens_k of attention_varlen says it",
 }
 
 
 def options_of(options: dict[str, Any]) -> Options:
     """Raises TypeError for a keyword that `attention` does not have, with the one that it has."""
-    for name in options:
-        if name in OPTIONS:
-            continue
-        hint = f"; here it is {MEANT[name]}" if name in MEANT else ""
-        raise TypeError(f"attention() has no parameter {name!r}{hint}")
-    return options  # type: ignore[return-value]
+    if options.keys() <= OPTIONS:
+        return options  # type: ignore[return-value]
+    name = next(name for name in options if name not in OPTIONS)
+    hint = f"; here it is {MEANT[name]}" if name in MEANT else ""
+    raise TypeError(f"attention() has no parameter {name!r}{hint}")
 
 
 #: What a packed batch does not have, and why.

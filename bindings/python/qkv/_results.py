@@ -13,7 +13,7 @@ class Statistics(NamedTuple):
     """Facts about each query's weights, {B, Hq, L} each (packed {total, Hq}).
 
     Of a query that sees nothing: 0, index -1. A sink is left out and the rest renormalised, but for max_weight and
-    sink_share.
+    sink_share. Without gradients.
 
     >>> q = k = np.zeros((1, 1, 4, 8), np.float32)
     >>> out, stats = qkv.attention(q, k, k, causal=True, return_stats=True)
@@ -31,7 +31,7 @@ class Statistics(NamedTuple):
 
 
 class Top(NamedTuple):
-    """The largest weights of each query, falling, {B, Hq, L, n}; 0 and -1 where there are fewer keys.
+    """The largest weights of each query, falling, {B, Hq, L, n}; 0 and -1 where there are fewer keys. Without gradients.
 
     >>> q, k = np.ones((1, 1, 1, 2), np.float32), np.array([[[[0, 0], [9, 9], [3, 3]]]], np.float32)
     >>> qkv.attention(q, k, k, top=2).top.indices[0, 0, 0]

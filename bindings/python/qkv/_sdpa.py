@@ -90,9 +90,9 @@ def scaled_dot_product_attention(
     elif is_causal:
         visible.append("causal align:top_left")
     if scale is not None:
-        score.append(f"scale:{number(scale)}")
+        score.append(f"scale:{number('scale', scale)}")
     if dropout_p:
-        weights.append(f"dropout:{number(dropout_p)}")
+        weights.append(f"dropout:{number('dropout', dropout_p)}")
 
     formula = " | ".join(" ".join(stage) for stage in (visible, score, weights) if stage) or "softmax"
     heads_inside = query.ndim > 2 and query.stride(-3) < query.stride(-2)
@@ -118,7 +118,9 @@ def check(
         given["attn_mask"] = attn_mask
     for name, x in given.items():
         refuse_composed(name, x)
-        if x.ndim < 2:
+        if x.is_meta != query.is_meta:
+            refuse(f"{name} is on {x.device} and query on {query.device}; pass tensors of one device")
+        if x.ndim < 2 and name != "attn_mask":
             refuse(f"{name} has {x.ndim} axes, expected two at least")
     if has_tangent(given.values()):
         refuse("qkv has no derivative in forward mode")

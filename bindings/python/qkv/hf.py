@@ -33,15 +33,21 @@ def register(name: str = "qkv") -> None:
     Masks, windows, soft-caps, sinks, grouped heads, head masks, caches and packed sequences mean what they mean with "eager";
     output_attentions=True gives the weights, before dropout, though transformers may warn that only "eager" does. A query
     that sees no key, which is padding, gets 0.
-    Most models take it from set_attn_implementation(name) too; BERT and the like only when they are made.
-
-    Raises nothing itself; models that compute their attention themselves, such as T5, raise ValueError.
+    Most models take it from set_attn_implementation(name) too; BERT and the like only when they are made. Models that compute
+    their attention themselves, such as T5, raise ValueError when they are made with it; from set_attn_implementation they stay
+    as they are, and transformers logs that. save_pretrained does not keep the name: say it again when the model is loaded.
+    Raises ValueError for a name that is taken, such as "sdpa".
 
     >>> register("qkv")
     >>> config = GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=100)
     >>> AutoModel.from_config(config, attn_implementation="qkv").config._attn_implementation
     'qkv'
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name is {name!r}, expected a text")
+    taken = AttentionInterface._global_mapping.get(name)
+    if name == "eager" or (taken is not None and taken is not attention_forward):
+        raise ValueError(f"name is {name!r}, which is another attention of transformers; take one that is free")
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, make_mask)
     prepare_families(name, attend)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,9 +42,15 @@ def test_the_number_of_threads_changes_no_bit() -> None:
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 5000])
+@pytest.mark.parametrize("threads", [0, -1, 5000, 10**12])
 def test_a_number_of_threads_that_cannot_be_is_refused(threads: int) -> None:
-    with pytest.raises(ValueError, match=f"{threads}"):
+    with pytest.raises(ValueError, match=f"^threads is {threads}, expected 1 to 4096"):
+        qkv.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("threads", ["2", None, 2.0, True])
+def test_what_is_no_number_of_threads_is_refused(threads: Any) -> None:
+    with pytest.raises(TypeError, match=f"^threads is {threads!r}, expected a whole number"):
         qkv.set_num_threads(threads)
 
 

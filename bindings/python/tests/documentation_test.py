@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.metadata
+import importlib.util
 import inspect
 import pathlib
 import pkgutil
@@ -66,6 +67,15 @@ def test_the_list_of_public_names_is_whole() -> None:
     assert qkv.__version__ == importlib.metadata.version("qkv")
     for module in ("qkv.torch", "qkv.hf"):
         assert PUBLIC[module] == sorted(pytest.importorskip(module).__all__)
+
+
+def test_names_of_the_package_are_the_public_ones() -> None:
+    assert {"tap", "torch", "hf", "attention"} <= set(dir(qkv))
+    assert not {"Any", "TYPE_CHECKING", "importlib", "annotations"} & set(dir(qkv))
+    assert "qkv.tap" in str(qkv.__doc__) and "qkv.hf" in str(qkv.__doc__)
+    names: dict[str, typing.Any] = {}
+    exec("from qkv import *", names)
+    assert ("tap" in names) == (importlib.util.find_spec("torch") is not None)
 
 
 def test_every_keyword_of_attention_is_in_its_documentation() -> None:

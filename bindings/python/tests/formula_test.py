@@ -56,6 +56,8 @@ def test_it_does_not_change() -> None:
         ("softcap:30 | causal", "causal"),
         ("softcap", "number"),
         ("causal\n", "column"),
+        ("caus\ud800", r"^'caus\\ud800' is no formula: it holds half a character"),
+        ("rope", "known are causal, .*, dropout$"),
     ],
 )
 def test_what_is_no_formula_is_refused_with_its_place(text: str, message: str) -> None:
@@ -105,5 +107,8 @@ def test_explain_path_says_what_runs() -> None:
 def test_alibi_slopes() -> None:
     np.testing.assert_array_equal(qkv.alibi_slopes(8), np.float32(2.0) ** -np.arange(1, 9))
     np.testing.assert_allclose(qkv.alibi_slopes(3), [2**-4, 2**-8, 2**-2])
-    with pytest.raises(ValueError, match="heads is 0"):
-        qkv.alibi_slopes(0)
+    for heads in (0, 10**12):
+        with pytest.raises(ValueError, match=f"^heads is {heads}, expected 1 to"):
+            qkv.alibi_slopes(heads)
+    with pytest.raises(TypeError, match="^heads is 1.5, expected a whole number"):
+        qkv.alibi_slopes(1.5)

@@ -180,13 +180,19 @@ def test_a_part_that_saw_nothing_adds_nothing() -> None:
 
 def test_merge_refuses_what_is_no_set_of_parts() -> None:
     out, lse = qkv.attention(*tensors(), return_lse=True)
-    with pytest.raises(ValueError, match="merge: there are no parts"):
+    with pytest.raises(ValueError, match="outs has no parts"):
         qkv.merge([], [])
-    with pytest.raises(ValueError, match="merge: 2 outs and 1 lses"):
+    with pytest.raises(TypeError, match="^outs is a ndarray, expected a list of arrays, one for each part"):
+        qkv.merge(out, lse)
+    with pytest.raises(TypeError, match="^lses is a ndarray, expected a list"):
+        qkv.merge([out], lse)
+    with pytest.raises(TypeError, match=r"lse has type float16, expected.*, as attention\(return_lse=True\) gives it"):
+        qkv.merge([out], [lse.astype(np.float16)])
+    with pytest.raises(ValueError, match="2 outs and 1 lses"):
         qkv.merge([out, out], [lse])
     with pytest.raises(ValueError, match="shape"):
         qkv.merge([out, out[:, :, 1:]], [lse, lse[:, :, 1:]])
-    with pytest.raises(TypeError, match="out is a list"):
+    with pytest.raises(TypeError, match=r"outs\[0\] is a list"):
         qkv.merge([[1.0]], [lse])
 
 
@@ -221,6 +227,14 @@ def test_observe_chooses_a_cell_and_gives_three_axes_for_three() -> None:
 def test_observe_refuses_a_cell_that_is_no_power_of_two(cell: int) -> None:
     with pytest.raises(ValueError, match="cell"):
         qkv.observe(*tensors(), cell=cell)
+
+
+def test_observe_refuses_what_it_does_not_do() -> None:
+    q, k, v = tensors()
+    with pytest.raises(ValueError, match="weights before dropout; leave training out"):
+        qkv.observe(q, k, v, dropout=0.5, training=True)
+    with pytest.raises(TypeError, match="cell is 2.0, expected a whole number"):
+        qkv.observe(q, k, v, cell=2.0)
 
 
 def test_observe_of_nothing() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import tracemalloc
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -28,21 +32,126 @@ def outputs_of(case: str) -> Callable[..., tuple[Tensor, Tensor]]:
 
 def test_tensors_of_numpy_and_torch_do_not_mix() -> None:
     q, k, v = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 5, 4, requires_grad=True), torch.zeros(1, 2, 5, 4)
-    a, bias = torch.zeros(1, 2, 3, 4).numpy(), torch.zeros(3, 5)
+    a, bias = torch.zeros(1, 2, 3, 4).numpy(), torch.zeros(3, 3)
     with pytest.raises(TypeError, match="q is no tensor of torch and k is one; pass k.numpy"):
         qkv.attention(a, k, v)
-    with pytest.raises(TypeError, match=r"q is a tensor of torch and v is none; pass torch.from_numpy\(v\)"):
+    with pytest.raises(TypeError, match=r"q is a tensor of torch and v is not one; pass torch.from_numpy\(v\)"):
         qkv.attention(q, k, v.numpy())
-    with pytest.raises(TypeError, match=r"bias is none; pass torch.from_numpy\(bias\)"):
-        qkv.attention(q, k, v, bias=bias.numpy())
-    with pytest.raises(TypeError, match=r"softcap is none; pass torch.from_numpy\(softcap\)"):
-        qkv.attention(q, k, v, softcap=torch.ones(2).numpy())
-    with pytest.raises(TypeError, match=r"lse is none; pass torch.from_numpy\(lse\)"):
+    with pytest.raises(TypeError, match=r"q is no tensor of torch and bias is one; pass bias.numpy\(\), or q as one"):
+        qkv.attention(a, a, a, bias=bias)
+    with pytest.raises(TypeError, match=r"outs\[0\] is a tensor of torch and lses\[0\] is not one; pass torch.from_numpy"):
         qkv.merge([q], [q[..., 0].numpy()])
     with pytest.raises(TypeError, match="dout is one"):
         qkv.attention_backward(q, a, a, a, a, a[..., 0])
     lengths = torch.tensor([4])  # whole numbers are taken from anywhere
     assert torch.equal(qkv.attention(q, k, v, kv_lengths=lengths.numpy()), qkv.attention(q, k, v, kv_lengths=lengths))
+
+
+def constants() -> dict[str, dict[str, Any]]:
+    """Options of NumPy that may stand beside tensors."""
+    generator = np.random.default_rng(0)
+    some = generator.random((HEADS, QUERIES, KEYS)) < 0.7
+    locked = generator.standard_normal((QUERIES, KEYS))
+    locked.flags.writeable = False
+    return {
+        "keep_mask": {"keep_mask": some},
+        "ignore_mask": {"ignore_mask": some[0, :, ::-1]},
+        "bias": {"bias": locked},
+        "bias of all": {"bias": np.broadcast_to(np.float32(0.5), (QUERIES, KEYS))},
+        "slopes": {"alibi_slopes": qkv.alibi_slopes(HEADS), "align": "top_left"},
+        "sinks": {"sinks": np.ones(1, np.float16)},
+        "scale and cap": {"scale": generator.random(HEADS), "softcap": np.array(3.0)},
+        "dropout": {"dropout_keep": some, "dropout": 0.5, "training": True},
+    }
+
+
+@pytest.mark.parametrize("case", constants())
+@pytest.mark.parametrize("grad", [True, False])
+def test_constants_of_numpy_are_taken_beside_tensors(case: str, grad: bool) -> None:
+    options = constants()[case]
+    q, k, v = (x.detach().requires_grad_(grad) for x in CASES["plain"].tensors())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = qkv.attention(q, k, v, **options)
+    assert out.requires_grad == grad
+    np.testing.assert_array_equal(out.detach().numpy(), qkv.attention(*(x.detach().numpy() for x in (q, k, v)), **options))
+
+
+def test_constants_of_numpy_are_not_copied() -> None:
+    q = torch.zeros(1, 1, 1, 4)
+    k = torch.zeros(1, 1, 1, 4).expand(1, 1, 2_000_000, 4)
+    mask, bias = np.ones((1, 2_000_000), bool), np.broadcast_to(np.float32(1), (1, 2_000_000))
+    tracemalloc.start()
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        qkv.attention(q, k, k, keep_mask=mask, bias=bias)
+    traced = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    allocated = sum(max(event.cpu_memory_usage, 0) for event in profile.function_events if event.cpu_parent is None)
+    assert allocated < 1_000_000 and traced < 5_000_000
+
+
+@pytest.mark.parametrize("name", ["k", "v", "keep_mask", "bias", "kv_lengths", "sinks", "scale"])
+def test_some_tensors_without_memory_are_refused(name: str) -> None:
+    q, k, v = plain()
+    options = {
+        "keep_mask": torch.ones(QUERIES, KEYS, dtype=torch.bool),
+        "bias": torch.zeros(QUERIES, KEYS),
+        "kv_lengths": torch.tensor([1, 2]),
+        "sinks": torch.zeros(HEADS),
+        "scale": torch.ones(HEADS),
+    }
+    given: dict[str, Any] = dict(q=q, k=k, v=v)
+    given[name] = given.get(name, options.get(name)).to("meta")
+    with pytest.raises(TypeError, match=f"^{name} is on meta and q is not"):
+        qkv.attention(**given)
+    given = {"q": q.to("meta"), "k": k, "v": v}
+    with pytest.raises(TypeError, match="^q is on meta and k is not"):
+        qkv.attention(**given, return_lse=True)
+
+
+def test_parts_without_memory_are_refused() -> None:
+    _, out, lse = of_rows()
+    with pytest.raises(TypeError, match=r"^lses\[1\] is on meta and outs\[0\] is not"):
+        qkv.merge([out, out], [lse, lse.to("meta")])
+
+
+def test_tensors_that_are_not_plain_are_refused() -> None:
+    q, k, v = (x.float() for x in plain())
+    made = [x.to_sparse() for x in (q, k, v)], [x.to_mkldnn() for x in (q, k, v)]
+    nested = [torch.nested.nested_tensor([q[0], q[1]], layout=layout) for layout in (torch.strided, torch.jagged)]
+    for tensors in (*made, *([x] * 3 for x in nested)):
+        with pytest.raises(
+            TypeError, match="^q is nested or sparse; qkv takes plain tensors, and attention_varlen packed ones"
+        ):
+            qkv.attention(*tensors)
+    with pytest.raises(TypeError, match="^keep_mask is nested or sparse"):
+        qkv.attention(q, k, v, keep_mask=torch.ones(QUERIES, KEYS, dtype=torch.bool).to_sparse())
+    with pytest.raises(TypeError, match="^q has type complex64, expected one of [a-z0-9, ]*$"):
+        qkv.attention(q.cfloat(), k, v)
+    with pytest.raises(TypeError, match=r"^q is a list, expected an array; pass torch.stack\(q\)"):
+        qkv.attention(list(q), k, v)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [torch.tensor([-(2**63), 3]), torch.tensor([2**64 - 1, 3], dtype=torch.uint64), torch.tensor([2**31, 3]), [2**80, 3]],
+    ids=str,
+)
+def test_whole_numbers_that_do_not_fit_are_refused(lengths: Any) -> None:
+    with pytest.raises(ValueError, match="kv_lengths holds numbers beyond int32"):
+        qkv.attention(*plain(), kv_lengths=lengths)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int64], ids=str)
+def test_whole_numbers_of_any_type_are_taken(kind: torch.dtype) -> None:
+    got = qkv.attention(*plain(), kv_lengths=torch.tensor([2, 3], dtype=kind))
+    assert got.equal(qkv.attention(*plain(), kv_lengths=[2, 3]))
+
+
+def test_what_are_no_whole_numbers_is_refused() -> None:
+    for lengths, told in (("ab", "is a str"), ([[1], [2, 3]], "is a list"), ([1.0, 2.0], "has type float32")):
+        with pytest.raises(TypeError, match=f"^kv_lengths {told}, expected whole numbers"):
+            qkv.attention(*plain(), kv_lengths=lengths)
 
 
 # ---- gradients ----
@@ -354,6 +463,62 @@ def test_it_exports(strict: bool) -> None:
         assert program.module()(*some).equal(Module()(*some))
 
 
+def test_an_exported_program_with_everything_is_saved_and_read_again() -> None:
+    class Everything(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Any:
+            return qkv.attention(q, k, v, return_lse=True, return_weights=True, return_stats=True, top=2)
+
+    tensors, file = tuple(plain()), io.BytesIO()
+    torch.export.save(torch.export.export(Everything(), tensors), file)
+    file.seek(0)
+    got, expected = torch.export.load(file).module()(*tensors), Everything()(*tensors)
+    assert type(got) is type(expected)
+    assert_same(got, expected)
+
+
+#: Functions that are no operators.
+OF_MEMORY: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "visible": lambda q, k, v: qkv.visible(q, k, v),
+    "observe": lambda q, k, v: qkv.observe(q, k, v).received,
+    "explain_path": lambda q, k, v: qkv.explain_path(q, k, v),
+    "attention_backward": lambda q, k, v: qkv.attention_backward(v, q, k, v, v, v[..., 0]).q,
+    "explain": lambda q, k, v: qkv.explain(q, k, v).agrees,
+}
+
+
+@pytest.mark.parametrize("name", OF_MEMORY)
+def test_functions_of_memory_say_that_nobody_sees_through_them(name: str) -> None:
+    function, (q, k, v) = OF_MEMORY[name], (numbers(BATCH, HEADS, 3, 4, seed=n) for n in range(3))
+    with pytest.raises(NotImplementedError, match=f"^{name} looks at numbers in memory, and there are none inside torch.func"):
+        torch.vmap(function)(*(x[None] for x in (q, k, v)))
+    with pytest.raises(NotImplementedError, match=f"^{name} looks at numbers in memory"):
+        function(*(x.to("meta") for x in (q, k, v)))
+    with pytest.raises(Exception, match=f"qkv.{name} looks at memory; call it outside"):
+        compiled(function)(q, k, v)
+    torch.compiler.reset()
+    got, expected = torch.compile(function, backend="aot_eager")(q, k, v), function(q, k, v)
+    assert got.equal(expected) if isinstance(got, Tensor) else got == expected
+
+
+def test_a_compiled_function_takes_constants_of_numpy() -> None:
+    q, k, v = plain()
+    bias = np.broadcast_to(np.float32(0.5), (QUERIES, KEYS))
+
+    def attend(q: Tensor) -> Any:
+        return qkv.attention(q, k, v, alibi_slopes=qkv.alibi_slopes(HEADS), bias=bias, align="top_left")
+
+    assert compiled(attend)(q).equal(attend(q))
+
+
+def test_a_program_keeps_constants_of_numpy() -> None:
+    class Biased(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Any:
+            return qkv.attention(q, k, v, alibi_slopes=qkv.alibi_slopes(HEADS), align="top_left")
+
+    program = torch.export.export(Biased(), tuple(plain()), strict=False)
+    assert program.module()(*plain()).equal(Biased()(*plain()))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_trace_is_no_picture_of_its_example() -> None:
     q, k, v = (x.detach() for x in CASES["plain"].tensors())
@@ -440,6 +605,18 @@ def test_autocast_takes_its_type(kind: torch.dtype) -> None:
     wide = CASES["plain"].tensors()
     with torch.autocast("cpu", dtype=kind):
         assert qkv.attention(*wide).dtype == torch.float64
+
+
+def test_autocast_takes_its_type_backward_too() -> None:
+    tensors = [x.detach().float().requires_grad_() for x in CASES["plain"].tensors()]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, lse = qkv.attention(*tensors, return_lse=True)
+        dout = torch.ones_like(out, dtype=torch.float32)
+        got = qkv.attention_backward(dout, *(x.detach() for x in tensors), out.detach(), lse.detach())
+    expected = torch.autograd.grad(out, tensors, dout.bfloat16())
+    for x, y in zip(got[:3], expected):
+        assert x.dtype == y.dtype
+        torch.testing.assert_close(x, y, rtol=1e-2, atol=1e-2)
 
 
 def test_a_default_device_or_a_mode_of_fake_tensors_changes_nothing() -> None:

@@ -243,7 +243,8 @@ REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
         "attn_mask has type torch.int32, expected bool",
     ),
     "mask of a wider type": ((Q, K, V), {"attn_mask": torch.ones(5, 7).double()}, "attn_mask has type torch.float64"),
-    "mask of one axis": ((Q, K, V), {"attn_mask": torch.ones(7)}, "attn_mask has 1 axes"),
+    "mask elsewhere": ((Q, K, V), {"attn_mask": torch.ones(5, 7, device="meta")}, "attn_mask is on meta and query on cpu"),
+    "keys elsewhere": ((Q, K.to("meta"), V), {}, "key is on meta and query on cpu"),
     "mask of five axes": ((Q, K, V), {"attn_mask": torch.ones(1, 2, 4, 5, 7)}, "does not broadcast to the scores"),
     "mask of other queries": (
         (Q, K, V),
@@ -271,6 +272,14 @@ def test_it_refuses(case: str) -> None:
     arguments, options, message = REFUSED[case]
     with pytest.raises(RuntimeError, match="scaled_dot_product_attention: .*" + message):
         scaled_dot_product_attention(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.ones(1).bool(), torch.arange(7) % 2 == 0, torch.arange(7.0), torch.tensor(True)], ids=str
+)
+def test_a_mask_may_have_less_than_two_axes(mask: Tensor) -> None:
+    expected = functional.scaled_dot_product_attention(Q, K, V, attn_mask=mask.expand(5, 7))
+    torch.testing.assert_close(scaled_dot_product_attention(Q, K, V, attn_mask=mask), expected)
 
 
 def test_it_refuses_nested_tensors() -> None:
