@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ._attention import attention
 from ._hf_families import prepare_families
@@ -45,9 +46,9 @@ def register(name: str = "qkv") -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"name is {name!r}, expected a text")
-    taken = AttentionInterface._global_mapping.get(name)
-    if name == "eager" or (taken is not None and taken is not attention_forward):
-        raise ValueError(f"name is {name!r}, which is another attention of transformers; take one that is free")
+    taken = ALL_ATTENTION_FUNCTIONS.get(name)
+    if name in ("", "eager") or (taken is not None and taken.__module__ != __name__):
+        raise ValueError(f"name is {name!r}, which stands for another attention of transformers; take one that is free")
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, make_mask)
     prepare_families(name, attend)

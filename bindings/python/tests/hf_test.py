@@ -35,6 +35,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
+@pytest.mark.parametrize("name", ["sdpa", "eager", "flash_attention_2", ""])
+def test_a_name_that_stands_for_another_attention_is_refused(name: str) -> None:
+    functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    before = functions.get(name)
+    with pytest.raises(ValueError, match=f"^name is '{name}', which stands for another attention"):
+        qkv.hf.register(name)
+    assert functions.get(name) is before
+    with pytest.raises(TypeError, match="^name is 5, expected a text"):
+        qkv.hf.register(5)  # type: ignore[arg-type]
+
+
 def pair(name: str, **more: Any) -> tuple[Any, Any]:
     """The same model with eager and with qkv."""
     family = FAMILIES[name]
