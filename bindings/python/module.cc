@@ -164,12 +164,7 @@ NB_MODULE(_core, m) {
   m.def("explain_path", &path_of, "formula"_a, "inputs"_a, "seed"_a = nb::none());
   m.def("keep_mask", &keep_mask_on, "formula"_a, "inputs"_a, "keep"_a);
   m.def("alibi_slopes", &alibi_slopes, "heads"_a);
-  m.def(
-      "set_num_threads",
-      [](int64_t threads) { set_num_threads(int(std::clamp<int64_t>(threads, -1, std::numeric_limits<int>::max()))); },
-      "threads"_a,
-      "How many threads calls use from now on, the caller's included: 1 to 4096. Raises ValueError for others.\n\n"
-      ">>> qkv.set_num_threads(2)\n>>> qkv.num_threads()\n2");
+  m.def("set_num_threads", &set_num_threads, "threads"_a);
   m.def("num_threads", &num_threads,
         "How many threads a call may use: as set_num_threads() said, else QKV_THREADS, else as many as there are "
         "processors.\n\n>>> qkv.num_threads() >= 1\nTrue");

@@ -13,7 +13,12 @@ MOST_THREADS = 4096
 
 
 def set_num_threads(threads: int) -> None:
-    """How many threads calls use from now on, the caller's included: 1 to 4096."""
+    """How many threads calls use from now on, the caller's included: 1 to 4096. Raises ValueError and TypeError for others.
+
+    >>> qkv.set_num_threads(2)
+    >>> qkv.num_threads()
+    2
+    """
     number = whole("threads", threads)
     if not 1 <= number <= MOST_THREADS:
         raise ValueError(f"threads is {number}, expected 1 to {MOST_THREADS}, the caller's thread included")

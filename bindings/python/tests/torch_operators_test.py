@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import tracemalloc
 import warnings
 from collections.abc import Callable
@@ -184,18 +185,35 @@ def test_gradients_of_packed_batches_are_the_differences(packed: str) -> None:
     assert gradcheck(lambda *x: attend(*x) if len(x) == 4 else attend(*x, more), inputs)
 
 
+#: Where the keys are cut, and which of them exist for each query, {QUERIES, KEYS} or for all.
+MERGES: dict[str, tuple[list[int], Tensor]] = {
+    "one part": ([0, KEYS], torch.ones(1, KEYS, dtype=torch.bool)),
+    "two parts": ([0, 2, KEYS], torch.ones(1, KEYS, dtype=torch.bool)),
+    "a part for each key": ([*range(KEYS + 1)], torch.ones(1, KEYS, dtype=torch.bool)),
+    "a part that nobody sees": ([0, 2, 3, KEYS], torch.tensor([[True, True, False, True, True]])),
+    "a part that one query sees": ([0, 2, KEYS], torch.arange(KEYS) >= torch.tensor([[0], [2], [4]])),
+    "a query that sees nothing": ([0, 2, KEYS], torch.tensor([[True] * KEYS, [False] * KEYS, [True] * KEYS])),
+}
+
+
 @pytest.mark.parametrize("with_sinks", [True, False])
-def test_gradients_through_a_merge_are_the_differences(with_sinks: bool) -> None:
+@pytest.mark.parametrize("case", MERGES)
+def test_gradients_through_a_merge_are_the_differences(case: str, with_sinks: bool) -> None:
     q, k, v, sinks = CASES["sinks"].tensors()
+    cuts, keep = MERGES[case]
 
     def in_parts(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Any:
-        parts = [qkv.attention(q, k[:, :, a:b], v[:, :, a:b], return_lse=True) for a, b in ((0, 2), (2, KEYS))]
-        return tuple(qkv.merge([p.out for p in parts], [p.lse for p in parts], sinks=sinks if with_sinks else None))
+        parts = [
+            qkv.attention(q, k[:, :, a:b], v[:, :, a:b], keep_mask=keep[:, a:b], return_lse=True)
+            for a, b in itertools.pairwise(cuts)
+        ]
+        out, lse = qkv.merge([p.out for p in parts], [p.lse for p in parts], sinks=sinks if with_sinks else None)
+        return out, lse.where(lse > -torch.inf, 0.0)
 
     inputs = (q, k, v, sinks if with_sinks else sinks.detach())
     assert gradcheck(in_parts, inputs)
-    whole = qkv.attention(q, k, v, sinks=sinks if with_sinks else None, return_lse=True)
-    for part, expected in zip(in_parts(*inputs), whole):
+    out, lse = qkv.attention(q, k, v, keep_mask=keep, sinks=sinks if with_sinks else None, return_lse=True)
+    for part, expected in zip(in_parts(*inputs), (out, lse.where(lse > -torch.inf, 0.0))):
         torch.testing.assert_close(part, expected)
 
 
