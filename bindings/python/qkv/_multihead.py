@@ -59,7 +59,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             keys are padded.
         Returns out, like query, and weights (N, L, S), with average_attn_weights=False (N, heads, L, S), or None.
         """
-        layer = Layer(
+        parameters = Parameters(
             self.num_heads,
             self.in_proj_weight,
             (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight),
@@ -70,7 +70,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             (self.out_proj.weight, self.out_proj.bias),
             1 if self.batch_first else 0,
         )
-        out, weights = attend(layer, query, key, value, Masks(key_padding_mask, attn_mask, is_causal), need_weights)
+        out, weights = multi_head(parameters, query, key, value, Masks(key_padding_mask, attn_mask, is_causal), need_weights)
         return out, weights.mean(-3) if weights is not None and average_attn_weights else weights
 
 
@@ -106,7 +106,7 @@ def multi_head_attention_forward(
         fault("static_k and static_v are not for qkv; pass keys and values")
     if query.shape[-1] != embed_dim_to_check:
         fault(f"query has a width of {query.shape[-1]}, expected {embed_dim_to_check}")
-    layer = Layer(
+    parameters = Parameters(
         num_heads,
         None if use_separate_proj_weight else in_proj_weight,
         (q_proj_weight, k_proj_weight, v_proj_weight),
@@ -116,7 +116,7 @@ def multi_head_attention_forward(
         dropout_p if training else 0.0,
         (out_proj_weight, out_proj_bias),
     )
-    out, weights = attend(layer, query, key, value, Masks(key_padding_mask, attn_mask, is_causal), need_weights)
+    out, weights = multi_head(parameters, query, key, value, Masks(key_padding_mask, attn_mask, is_causal), need_weights)
     return out, weights.mean(-3) if weights is not None and average_attn_weights else weights
 
 
@@ -125,7 +125,7 @@ def fault(why: str) -> NoReturn:
 
 
 @dataclass
-class Layer:
+class Parameters:
     """The parameters of a multi-head attention."""
 
     heads: int
@@ -148,36 +148,36 @@ class Masks:
     is_causal: bool
 
 
-def attend(
-    layer: Layer, query: Tensor, key: Tensor, value: Tensor, masks: Masks, need_weights: bool
+def multi_head(
+    parameters: Parameters, query: Tensor, key: Tensor, value: Tensor, masks: Masks, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     """out like query; weights {N, heads, L, S}, of a query without a batch {heads, L, S}, or None."""
-    check(layer, query, key, value, masks)
-    batched, axis = query.ndim == 3, layer.length_axis if query.ndim == 3 else 0
-    q, k, v = project(layer, query, key, value)
+    check(parameters, query, key, value, masks)
+    batched, axis = query.ndim == 3, parameters.length_axis if query.ndim == 3 else 0
+    q, k, v = project(parameters, query, key, value)
     if not batched:
         q, k, v = q[:, None], k[:, None], v[:, None]
-    padding, attn = fold(masks, q.shape[1 - axis], layer.heads, q.shape[axis], k.shape[axis])
+    padding, attn = fold(masks, q.shape[1 - axis], parameters.heads, q.shape[axis], k.shape[axis])
     causal = masks.is_causal and padding is None and not need_weights
     # A zero key is a word of the formula, but where it has a place among the keys.
-    write_zero = layer.zero_key and (need_weights or causal)
-    k, v = (lengthen(x, more, write_zero, axis) for x, more in zip((k, v), layer.more))
-    columns = (layer.more[0] is not None) + write_zero
+    write_zero = parameters.zero_key and (need_weights or causal)
+    k, v = (lengthen(x, more, write_zero, axis) for x, more in zip((k, v), parameters.more))
+    columns = (parameters.more[0] is not None) + write_zero
     visible = {} if causal else masks_found(pad(attn, columns), pad(padding, columns))
-    tensors = {name: split(x, layer.heads, axis) for name, x in (("query", q), ("key", k), ("value", v))}
+    tensors = {name: split(x, parameters.heads, axis) for name, x in (("query", q), ("key", k), ("value", v))}
     words = [["causal align:top_left"] if causal else [name for name in visible if name != "bias"]]
     words.append(["bias"] if "bias" in visible else [])
-    words.append(["zero_key"] if layer.zero_key and not write_zero else [])
-    out, weights = compute(words, tensors | visible, layer.dropout, need_weights)
+    words.append(["zero_key"] if parameters.zero_key and not write_zero else [])
+    out, weights = attend(words, tensors | visible, parameters.dropout, need_weights)
 
     out = out.transpose(1, 2).flatten(2)  # {N, L, E}
-    out = functional.linear(out if axis == 1 else out.transpose(0, 1), *layer.out_proj)
+    out = functional.linear(out if axis == 1 else out.transpose(0, 1), *parameters.out_proj)
     if batched:
         return out, weights
     return out[:, 0], None if weights is None else weights[0]
 
 
-def compute(
+def attend(
     words: list[list[str]], tensors: dict[str, Tensor], dropout: float, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     """out {N, heads, L, E / heads}, with the heads inside of L in memory, and the weights that it was made with."""
@@ -199,7 +199,7 @@ def compute(
     return got["out"], weights if kept is None else weights * kept
 
 
-def check(layer: Layer, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> None:
+def check(parameters: Parameters, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> None:
     """Raises RuntimeError for what does not fit."""
     given = {"query": query, "key": key, "value": value, "key_padding_mask": masks.padding, "attn_mask": masks.attn}
     for name, x in given.items():
@@ -212,21 +212,21 @@ def check(layer: Layer, query: Tensor, key: Tensor, value: Tensor, masks: Masks)
     shapes = f"query {sizes(query)}, key {sizes(key)}, value {sizes(value)}"
     if not query.ndim == key.ndim == value.ndim or query.ndim not in (2, 3):
         fault(f"{shapes}; expected three axes each, or two without a batch")
-    batch_axis = 1 - layer.length_axis
+    batch_axis = 1 - parameters.length_axis
     if key.shape[:-1] != value.shape[:-1] or (query.ndim == 3 and query.shape[batch_axis] != key.shape[batch_axis]):
         fault(f"{shapes}; expected one batch, and as many values as keys")
     if masks.is_causal and masks.attn is None:
         fault("is_causal says that attn_mask is causal, and there is none; pass it too")
 
 
-def project(layer: Layer, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+def project(parameters: Parameters, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys and values of all heads; one product for tensors that are the same."""
-    together, bias = layer.in_proj, layer.in_proj_bias
+    together, bias = parameters.in_proj, parameters.in_proj_bias
     if together is not None and query is key and key is value:
         return functional.linear(query, together, bias).chunk(3, -1)
-    weights = layer.separate if together is None else together.chunk(3)
+    weights = parameters.separate if together is None else together.chunk(3)
     biases = (None, None, None) if bias is None else bias.chunk(3)
-    return tuple(functional.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases))  # type: ignore[arg-type]
+    return tuple(functional.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases) if w is not None)
 
 
 def split(x: Tensor, heads: int, axis: int) -> Tensor:

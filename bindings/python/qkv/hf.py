@@ -114,13 +114,9 @@ def attend(
     layout: Any = {"layout": "blhd"}
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     looked: Tensor | None = None
-    if weights and torch.is_grad_enabled() and any(x.requires_grad for x in (query, key)):
-        # weights with gradients are the attention over a value of ones: row j of value is 1 at j
-        ones = torch.eye(key.shape[2], dtype=value.dtype)[None, :, None].expand(key.shape[0], -1, key.shape[1], -1)
-        looked = attention(q, k, ones, **options, **layout).transpose(1, 2)
     if dropout > 0:
         layout |= {"dropout": dropout, "training": True}
-    if weights and looked is None:
+    if weights:
         out, looked = attention(q, k, v, **options, **layout, return_weights=True)
         looked = looked.to(query.dtype)
     else:
@@ -132,7 +128,7 @@ def attend(
     return out, looked
 
 
-# ---- the rest ----
+# ---- what transformers says, in the words of `qkv.attention` ----
 
 
 def packed_words(words: Words, query: Tensor, key: Tensor, kwargs: dict[str, Any]) -> Words:
