@@ -107,6 +107,7 @@ int run(int argc, char** argv) {
   qkv::cli::add_see(app, chosen);
   qkv::cli::add_explain(app, chosen);
   qkv::cli::add_compare(app, chosen);
+  qkv::cli::add_train(app, chosen);
   qkv::cli::add_bench(app, chosen);
   qkv::cli::add_completion(app, chosen);
 

@@ -25,6 +25,7 @@ void add_attend(CLI::App& app, Run& run);
 void add_see(CLI::App& app, Run& run);
 void add_explain(CLI::App& app, Run& run);
 void add_compare(CLI::App& app, Run& run);
+void add_train(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
 void add_completion(CLI::App& app, Run& run);
 

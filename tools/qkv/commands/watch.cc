@@ -65,6 +65,11 @@ void Watch::say(std::string_view note) {
   cli::say(command_, note);
 }
 
+void Watch::say_when_interrupted(std::string note) {
+  const std::lock_guard lock(mutex_);
+  when_interrupted_ = std::move(note);
+}
+
 void Watch::save(const std::function<void(const std::stop_token& stop)>& write) {
   enter(Phase::kSaving);
   try {
@@ -115,7 +120,7 @@ void Watch::clear() {
 
 void Watch::interrupt(int signal) {
   clear();
-  if (phase_ != Phase::kSaved) cli::say(command_, "interrupted, nothing was written");
+  if (phase_ != Phase::kSaved) cli::say(command_, when_interrupted_);
   end_by(signal);
 }
 

@@ -26,6 +26,8 @@ class Watch {
   Progress& progress() { return progress_; }
   /// "qkv see: note" on a line of stderr.
   void say(std::string_view note);
+  /// What is said where a signal ends the command before its result is complete, instead of "interrupted, nothing was written".
+  void say_when_interrupted(std::string note);
   /// Calls write(stop), during which a signal requests the stop, so that nothing half-written stays; a second one ends the
   /// process at once.
   void save(const std::function<void(const std::stop_token& stop)>& write);
@@ -47,6 +49,7 @@ class Watch {
   Phase phase_ = Phase::kWorking;
   bool drawn_ = false;
   int signal_ = 0;  // that came while saving
+  std::string when_interrupted_ = "interrupted, nothing was written";
   std::stop_source stop_;
   std::jthread watcher_;
 };
