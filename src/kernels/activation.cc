@@ -23,23 +23,22 @@ template <class D> HWY_INLINE hn::Vec<D> Times(D d, hn::Vec<D> x, hn::Vec<D> p) 
   return hn::IfThenZeroElse(hn::Eq(p, hn::Zero(d)), hn::Mul(x, p));
 }
 
-/// The normal distribution's P = Prob(X <= x), and its density times sqrt(2 pi).
-///   t = |x|,  Prob(X > t) = exp(-t^2 / 2) R(t),  R(t) (t + k) = polynomial in (t - k) / (t + k)
+/// The smaller one, NaN where x is NaN.
+template <class D> HWY_INLINE hn::Vec<D> AtMost(D, hn::Vec<D> x, hn::Vec<D> most) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Gt(x, most), most, x);
+#else
+  return hn::Min(most, x);  // the second one of a pair with a NaN on x86, NaN on Arm
+#endif
+}
+
+/// For t >= 0 the normal distribution's Prob(X > t), and its density at t times sqrt(2 pi).
+///   Prob(X > t) = exp(-t^2 / 2) R(t),  R(t) (t + k) = polynomial in (t - k) / (t + k)
 /// as in Shepherd and Laframboise 1981; Chebyshev interpolation, relative error below 4e-9 and 3e-17 before rounding. Without
-/// cancellation for negative x, and exp(-t^2 / 2) is at hand for the derivative. NaN stays NaN.
-template <class D> HWY_INLINE void Normal(D d, hn::Vec<D> x, hn::Vec<D>& below, hn::Vec<D>& density) {
+/// cancellation: what rounding t^2 costs is t^2 / 2 units, and exp(-t^2 / 2) is at hand for derivatives. NaN stays NaN.
+template <class D> HWY_INLINE void Tail(D d, hn::Vec<D> t, hn::Vec<D>& above, hn::Vec<D>& density) {
   using T = hn::TFromD<D>;
-  // From 14 or 39 on the exponential is 0 for Exp(). No Min(), of which instruction sets think differently where a NaN comes.
-  const auto farthest = hn::Set(d, sizeof(T) == 4 ? T(14) : T(39)), size = hn::Abs(x);
-  const auto t = hn::IfThenElse(hn::Gt(size, farthest), farthest, size);
-  // t^2 / 2 in two parts, where products are fused: a rounding error of a large exponent is a large relative error.
-  const auto half = hn::Mul(t, hn::Set(d, T(0.5)));
-  const auto high = hn::Mul(half, t);
-  // The second product is what log2 e of Exp() lacks.
-  const auto low = hn::MulAdd(high, hn::Set(d, T(sizeof(T) == 4 ? 0x1.cab1b6p-27 : 0x1.0444d0e734fa8p-56)),
-                              hn::MulSub(half, t, high));
-  const auto exponential = Exp(d, hn::Neg(high));
-  density = hn::NegMulAdd(exponential, low, exponential);
+  density = Exp(d, hn::Mul(hn::Mul(t, hn::Set(d, T(-0.5))), t));
   constexpr T k = sizeof(T) == 4 ? 2 : 4;
   const auto inverse = hn::Div(hn::Set(d, T(1)), hn::Add(t, hn::Set(d, k)));
   const auto y = hn::NegMulAdd(hn::Set(d, 2 * k), inverse, hn::Set(d, T(1)));
@@ -61,8 +60,7 @@ template <class D> HWY_INLINE void Normal(D d, hn::Vec<D> x, hn::Vec<D>& below, 
     r = hn::Set(d, kFactors[0]);
     for (int i = 1; i < 23; ++i) r = hn::MulAdd(r, y, hn::Set(d, kFactors[i]));
   }
-  const auto above = hn::Mul(density, hn::Mul(r, inverse));
-  below = hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Sub(hn::Set(d, T(1)), above), above);
+  above = hn::Mul(density, hn::Mul(r, inverse));
 }
 
 /// s = 1 / (1 + e^-x) and its derivative s (1 - s), without cancellation.
@@ -82,10 +80,16 @@ struct Relu {
 
 struct Gelu {
   template <class D> static HWY_INLINE Point<D> at(D d, hn::Vec<D> x) {
-    hn::Vec<D> below, density;
-    Normal(d, x, below, density);
-    const auto scaled = hn::Mul(density, hn::Set(d, hn::TFromD<D>(0.39894228040143267794)));
-    return {Times(d, x, below), hn::Add(below, Times(d, x, scaled))};
+    using T = hn::TFromD<D>;
+    // From 14 or 39 on the exponential is 0, and infinities times that would be NaN.
+    const auto t = AtMost(d, hn::Abs(x), hn::Set(d, sizeof(T) == 4 ? T(14) : T(39))), zero = hn::Zero(d);
+    hn::Vec<D> above, density;
+    Tail(d, t, above, density);
+    // x Phi(x) = max(x, 0) - t above. A NaN is in t too, so it does not matter what Max makes of it.
+    const auto value = hn::NegMulAdd(t, above, hn::Max(x, zero));
+    // Phi(x) + x density, which is 1 minus its number at -x.
+    const auto left = hn::NegMulAdd(hn::Mul(t, hn::Set(d, T(0.39894228040143267794))), density, above);
+    return {value, hn::IfThenElse(hn::Gt(x, zero), hn::Sub(hn::Set(d, T(1)), left), left)};
   }
 };
 

@@ -95,15 +95,18 @@ template <class F> HWY_INLINE double SumWide(const float* x, const float* y, int
   const Full<float> d;
   const Full<double> wide;
   const hn::Half<Full<float>> half;
-  auto low = hn::Zero(wide), high = hn::Zero(wide);
+  // Two of each, which take turns: one alone would wait for its last addition.
+  auto low = hn::Zero(wide), high = low, other_low = low, other_high = low;
   ForVectors(d, n, [&](int64_t i, auto lanes) {
     const auto a = lanes.load(d, x + i), b = lanes.load(d, y + i);
-    low =
-        hn::Add(low, f(wide, hn::PromoteTo(wide, hn::LowerHalf(half, a)), hn::PromoteTo(wide, hn::LowerHalf(half, b))));
-    high = hn::Add(high,
-                   f(wide, hn::PromoteTo(wide, hn::UpperHalf(half, a)), hn::PromoteTo(wide, hn::UpperHalf(half, b))));
+    const auto new_low = hn::Add(
+        other_low, f(wide, hn::PromoteTo(wide, hn::LowerHalf(half, a)), hn::PromoteTo(wide, hn::LowerHalf(half, b))));
+    const auto new_high = hn::Add(
+        other_high, f(wide, hn::PromoteTo(wide, hn::UpperHalf(half, a)), hn::PromoteTo(wide, hn::UpperHalf(half, b))));
+    other_low = low, other_high = high;
+    low = new_low, high = new_high;
   });
-  return Total(wide, hn::Add(low, high));
+  return Total(wide, hn::Add(hn::Add(low, other_low), hn::Add(high, other_high)));
 }
 
 void AddWide(const float* x, int64_t n, double* to) {

@@ -1,4 +1,4 @@
-// See norm.h. Four rows go together, so that their sums do not wait for each other; a row alone takes the same steps.
+// See norm.h. Some rows go together, so that their sums do not wait for each other; a row alone takes the same steps.
 #include "kernels/norm.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int kTogether = 4;
+constexpr int kForward = 4, kBackward = kManyRegisters ? 4 : 2;  // rows that go together
 
 /// The sums of R rows of f(r, c, lanes), a vector of numbers that are 0 behind the end.
 template <int R, class T, class F> HWY_INLINE void SumRows(int64_t dim, T (&sums)[R], F f) {
@@ -144,13 +144,13 @@ template <int R, bool kRms, class T> HWY_INLINE void BackwardRows(const NormBack
 
 template <bool kRms, class T> void Forward(const NormForward<T>& f) {
   int r = 0;
-  for (; r + kTogether <= f.rows; r += kTogether) ForwardRows<kTogether, kRms>(f, r);
+  for (; r + kForward <= f.rows; r += kForward) ForwardRows<kForward, kRms>(f, r);
   for (; r < f.rows; ++r) ForwardRows<1, kRms>(f, r);
 }
 
 template <bool kRms, class T> void Backward(const NormBackward<T>& b) {
   int r = 0;
-  for (; r + kTogether <= b.rows; r += kTogether) BackwardRows<kTogether, kRms>(b, r);
+  for (; r + kBackward <= b.rows; r += kBackward) BackwardRows<kBackward, kRms>(b, r);
   for (; r < b.rows; ++r) BackwardRows<1, kRms>(b, r);
 }
 
