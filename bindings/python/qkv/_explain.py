@@ -18,7 +18,7 @@ from ._tokens import Tokens, of_both_axes
 
 
 class Explanation:
-    """Every step of one query of one head, as a page of a textbook. `qkv.explain` makes it.
+    """Every step of one query of one head, as a page of a textbook. `qkv.explain` makes it; it can be pickled.
 
     >>> q = k = v = np.eye(3)[None, None]
     >>> steps = explain(q, k, v, query=2)
@@ -26,8 +26,10 @@ class Explanation:
     (True, True)
     """
 
-    def __init__(self, core: _core.Explanation, top: int) -> None:
-        self._core = core
+    def __init__(self, made: tuple[Any, ...], top: int) -> None:
+        formula, tensors, *rest = made
+        self._made = made  # a formula, tensors, and what else _core.Explanation takes
+        self._core = _core.Explanation(parsed(formula), {name: lend(x) for name, x in tensors.items()}, *rest)
         self._top = top
 
     @functools.cached_property
@@ -36,6 +38,9 @@ class Explanation:
         # A hook in Python, and so an object at a time, lets Ctrl-C end what takes long.
         data: dict[str, Any] = json.loads(self._core.json(), object_hook=lambda x: x)
         return data
+
+    def __reduce__(self) -> tuple[type[Explanation], tuple[Any, ...]]:
+        return Explanation, (self._made, self._top)
 
     @property
     def agrees(self) -> bool:
@@ -94,11 +99,8 @@ def explain(
         below(count, name, x) for name, x, count in (("batch", batch, b), ("head", head, h), ("query", query, n))
     )
     texts = of_both_axes(tokens, query_tokens, b, n, p.tensors["key"].shape[2], "align:bottom_right" in p.formula.split())
-    tensors = {name: lend(x) for name, x in p.tensors.items()}
-    return Explanation(
-        _core.Explanation(parsed(p.formula), tensors, _loss(dout, p.layout, p.batched), batch, head, query, *texts),
-        min(top, 2**31 - 1),
-    )
+    made = (p.formula, p.tensors, _loss(dout, p.layout, p.batched), batch, head, query, *texts)
+    return Explanation(made, min(top, 2**31 - 1))
 
 
 def below(count: int, name: str, x: Any) -> int:

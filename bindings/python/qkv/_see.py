@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 import json
 import os
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,32 +15,51 @@ import numpy as np
 from . import _core
 from ._arrays import Array, accept_floats, is_torch, lend
 from ._formula import parsed
+from ._given import flag, text, whole_number
 from ._prepare import Problem, prepare
 from ._screen import Color, paper, sheet, whole
 from ._tokens import Tokens, of_both_axes
 
 
+@dataclass(frozen=True)
+class Made:
+    """What a picture is made from."""
+
+    options: tuple[str, int, int, int | None, int, str, list[list[str]], list[list[str]]]  #: of _core.Picture
+    problems: list[tuple[int, str, dict[str, Array]]]  #: number of the layer, formula, tensors
+    weights: list[tuple[int, Array]]
+    at_the_end: bool  #: the last query of weights stands at the last key
+
+
 class Picture:
     """Who looks at whom: a page in a notebook, text in a terminal, a file of either.
 
-    `qkv.see` makes it. It keeps a copy of the arrays, so that it stays what it was when they change.
+    `qkv.see` makes it. It keeps a copy of the arrays, so that it stays what it was when they change, and can be pickled.
 
     >>> picture = see(weights=np.tril(np.full((2, 4, 4), 0.25)))
     >>> "head" in picture.text(columns=60), picture.png()[1:4]
     (True, b'PNG')
     """
 
-    def __init__(self, core: _core.Picture, title: str) -> None:
-        self._core = core
-        self._title = title
+    def __init__(self, made: Made) -> None:
+        self._made = made
+        self._core = core = _core.Picture(*made.options)
+        for number, formula, tensors in made.problems:
+            core.add(parsed(formula), {name: lend(x) for name, x in tensors.items()}, number)
+        for number, weights in made.weights:
+            core.add_weights(lend(weights), made.at_the_end, number)
+
+    def __reduce__(self) -> tuple[type[Picture], tuple[Made]]:
+        return Picture, (self._made,)
 
     def text(self, *, color: Color = "auto", columns: int | None = None, plain: bool = False) -> str:
         """What `qkv see` prints: a heat map of one head, a table of many, the keys of one query.
 
         color: "auto": where sys.stdout is a terminal that has them (NO_COLOR is respected), "always", "never".
-        columns: how wide; as the terminal, else 100. plain: sentences, for screen readers.
+        columns: how wide, 20 at least; no line is wider. Absent: as the terminal; where there is none, pictures are 100
+            wide, and tables and sentences as they are. plain: sentences, for screen readers.
         """
-        return self._core.text(paper(color, columns), plain)
+        return self._core.text(paper(color, columns), flag("plain", plain))
 
     def html(self) -> str:
         """A page of all heads, or of those chosen, that needs no network. Raises ValueError where it would pass 20 MB."""
@@ -58,7 +79,7 @@ class Picture:
 
         The file appears complete or not at all. Raises ValueError for other endings, OSError where it cannot be written.
         """
-        name = os.fspath(path)
+        name = os.fsdecode(path)
         if name.endswith(".html"):
             content = self.html().encode()
         elif name.endswith(".png"):
@@ -77,10 +98,10 @@ class Picture:
         try:
             page = self.html()
         except ValueError as error:
-            text = html.escape(self._core.text(sheet(), False))
-            return f"<p>{html.escape(str(error))}</p><pre>{text}</pre>"
+            table = html.escape(self._core.text(sheet(), False))
+            return f"<p>{html.escape(str(error))}</p><pre>{table}</pre>"
         return (
-            f'<iframe title="{html.escape(self._title)}" sandbox="allow-scripts allow-forms" '
+            f'<iframe title="{html.escape(self._made.options[0])}" sandbox="allow-scripts allow-forms" '
             f'style="width: 100%; height: 720px; border: 0" srcdoc="{html.escape(page)}"></iframe>'
         )
 
@@ -104,8 +125,9 @@ def see(
 ) -> Picture:
     """A picture of who looks at whom, of q and k, or of weights that somebody computed.
 
-    q: (B, Hq, L, D), k: (B, Hkv, S, D), with the options of `attention`; v does not matter. Or weights: (B, H, L, S), rows
-        of which sum to at most 1; they may lack B, and of options take align alone. Lists of any of these are layers.
+    q: (B, Hq, L, D), k: (B, Hkv, S, D), with the options of `attention`; v may be given as there, and changes nothing. Or
+        weights: (B, H, L, S), rows of which sum to at most 1; they may lack B, and of options take align alone. Lists of any
+        of these are layers.
     tokens: S texts, or a list of them for each batch entry; queries have the same where L = S, and the last of them with
         align="bottom_right". query_tokens: L texts, where they are others.
     layer: which of a list; of single arrays the number that is shown. head: that one instead of all. query: of that head
@@ -164,16 +186,20 @@ def picture(
         if several or h != 1:
             raise ValueError(f"query is {query}, but there are many heads; say of which, with {'layer and ' * several}head")
         head = 0
-    if top < 1:
-        raise ValueError(f"top is {top}, expected 1 or more")
+    top = min(whole_number("top", top, 1, 2**63 - 1), 2**31 - 1)
     last = at_the_end or any("align:bottom_right" in p.formula.split() for _, p in problems[:1])
     texts = of_both_axes(tokens, query_tokens, b, n, s, last)
-    core = _core.Picture(title, _index("head", head), _index("query", query), _index("batch", batch, None), top, colors, *texts)
-    for number, p in problems:
-        core.add(parsed(p.formula), {name: lend(_copy(x)) for name, x in p.tensors.items()}, number)
-    for number, w in given:
-        core.add_weights(lend(_copy(w)), at_the_end, number)
-    return Picture(core, title)
+    options = (
+        text("title", title),
+        _index("head", head),
+        _index("query", query, -1, 2**62),
+        _index("batch", batch, None, 2**62),
+        top,
+        text("colors", colors),
+        *texts,
+    )
+    drawn = [(number, p.formula, {name: _copy(x) for name, x in p.tensors.items()}) for number, p in problems]
+    return Picture(Made(options, drawn, [(number, _copy(w)) for number, w in given], at_the_end))
 
 
 def _layers_of(q: Any, k: Any, v: Any, weights: Any, layer: int | None, options: dict[str, Any]) -> tuple[Layers, Layers]:
@@ -188,6 +214,7 @@ def _layers_of(q: Any, k: Any, v: Any, weights: Any, layer: int | None, options:
                 "queries stand)"
             )
         return [], [(n, accept_floats("weights", w)) for n, w in _numbered("weights", weights, layer)]
+    _refuse_records(q)
     if q is None or k is None:
         raise ValueError(f"see: {'q' if q is None else 'k'} is missing; give q and k, or weights")
     if options.get("training"):
@@ -205,6 +232,14 @@ def _layers_of(q: Any, k: Any, v: Any, weights: Any, layer: int | None, options:
     return problems, []
 
 
+def _refuse_records(q: Any) -> None:
+    tap = sys.modules.get("qkv._tap")
+    if tap is not None and isinstance(q, tap.Record):
+        raise TypeError("see: q is a record of qkv.tap, which draws itself; call record.see(tokens=..., layer=..., head=...)")
+    if tap is not None and isinstance(q, tap.Layer):
+        raise TypeError("see: q is a layer of a record of qkv.tap; call see(layer.q, layer.k, **layer.options)")
+
+
 def _numbered(name: str, x: Any, layer: int | None) -> Layers:
     """Arrays with the numbers of their layers, -1 where there is one without."""
     if not isinstance(x, (list, tuple)):
@@ -213,7 +248,7 @@ def _numbered(name: str, x: Any, layer: int | None) -> Layers:
         if not x:
             raise ValueError(f"see: {name} is an empty list")
         return list(enumerate(x))
-    if not 0 <= layer < len(x):
+    if not 0 <= _index("layer", layer) < len(x):
         raise ValueError(f"layer is {layer}, expected 0 to {len(x) - 1}, the layers of {name}")
     return [(layer, x[layer])]
 
@@ -238,12 +273,8 @@ def _align(options: dict[str, Any]) -> str | None:
     return align
 
 
-def _index(name: str, number: int | None, absent: Any = -1) -> Any:
-    if number is None:
-        return absent
-    if number < 0:
-        raise ValueError(f"{name} is {number}, expected 0 or more")
-    return int(number)
+def _index(name: str, number: int | None, absent: Any = -1, most: int = 2**31 - 1) -> Any:
+    return absent if number is None else whole_number(name, number, 0, most)
 
 
 def _copy(x: Array) -> Array:

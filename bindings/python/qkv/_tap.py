@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch import Tensor
 from . import _attention
 from ._attention import attention, visible
 from ._dump import save_dump
+from ._given import whole_number
 from ._prepare import Problem, prepare
 from ._see import Picture, picture
 from ._tap_problems import dropout_of, keywords_of, sequences
@@ -89,9 +90,22 @@ class Record:
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)
 
-    def __getitem__(self, at: int | str) -> Layer:
-        """The attention of this index, or the first of the module of this name."""
-        if isinstance(at, int):
+    def __repr__(self) -> str:
+        names = self.names()
+        some = ", ".join(repr(name) for name in names[:3]) + (", ..." if len(names) > 3 else "")
+        return f"<record of {len(self)} attentions in {len(names)} modules{': ' if some else ''}{some}>"
+
+    @overload
+    def __getitem__(self, at: int | str) -> Layer: ...
+    @overload
+    def __getitem__(self, at: slice) -> Record: ...
+    def __getitem__(self, at: int | str | slice) -> Layer | Record:
+        """The attention of this index, or the first of the module of this name; of a slice a record of these."""
+        if isinstance(at, slice):
+            some = Record()
+            some.layers = self.layers[at]
+            return some
+        if not isinstance(at, str):
             return self.layers[at]
         for layer in self.layers:
             if layer.name == at:
@@ -118,7 +132,7 @@ class Record:
         options: tokens, head, query, batch, top, colors, title of `qkv.see`.
         """
         layers = self.of_run(run)
-        if layer is not None and not 0 <= layer < len(layers):
+        if layer is not None and not 0 <= whole_number("layer", layer) < len(layers):
             raise ValueError(f"layer is {layer}, expected 0 to {len(layers) - 1}")
         chosen = [(n, x) for n, x in enumerate(layers) if layer in (None, n)]
         return picture([(n, prepare(x.q, x.k, x.v, x.options)) for n, x in chosen], **options)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ._given import text
+
 #: One list for all batch entries, or a list of lists, one for each.
 Tokens = Sequence[str] | Sequence[Sequence[str]]
 
@@ -32,7 +34,7 @@ def token_lists(name: str, tokens: Any, batches: int | None) -> list[list[str]]:
                 )
     if batches is not None and len(lists) not in (1, batches):
         raise ValueError(f"{name} has {len(lists)} lists, expected one, or one for each of {batches} batch entries")
-    return [[_valid(token) for token in entry] for entry in lists]
+    return [[text(name, token) for token in entry] for entry in lists]
 
 
 def are_lists(entries: Sequence[Any]) -> bool:
@@ -55,8 +57,3 @@ def of_both_axes(
     if at_the_end and queries < keys:
         return [entry[len(entry) - queries :] for entry in of_keys], of_keys
     return [], of_keys
-
-
-def _valid(token: str) -> str:
-    """Half a surrogate pair, which some tokenizers give, is no UTF-8."""
-    return token.encode("utf-8", "backslashreplace").decode()

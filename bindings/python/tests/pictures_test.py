@@ -1,14 +1,17 @@
 """Pictures, explanations and files for the command. QKV_COMMAND names the command that they are compared with."""
 
+import copy
 import doctest
 import html
 import importlib
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -230,6 +233,52 @@ def test_colours_are_for_terminals(monkeypatch):
 # ---- explanations ----
 
 
+@pytest.mark.parametrize("columns", [30, 40, 80, 100])
+@pytest.mark.parametrize(("head", "query"), [(None, None), (1, None), (1, 0)])
+def test_no_line_is_wider_than_the_columns(columns, head, query):
+    q, k, v = arrays()
+    tokens = ["x" * 200, "a b c " * 30, "the", "机器学习" * 20, "."]
+    picture = qkv.see(q, k, causal=True, tokens=tokens, head=head, query=query)
+    texts = [picture.text(columns=columns, plain=plain) for plain in (False, True)]
+    texts.append(qkv.explain(q, k, v, tokens=tokens, query=2).text(columns=max(columns, 60)))
+    for text in texts:
+        wide = [sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line) for line in text.splitlines()]
+        assert max(wide) <= (columns if text is not texts[-1] else max(columns, 60)), text
+    assert "\x1b" not in "".join(texts)
+
+
+def test_given_weights_are_called_so_and_sentences_end_once():
+    weights = np.full((1, 1, 3, 4), 0.25)
+    assert "(weights as given)" in qkv.see(weights=weights).text()
+    assert ".." not in qkv.see(weights=weights[:, :, :0, :0]).text()
+
+
+def test_pictures_and_explanations_can_be_kept():
+    q, k, v = arrays(b=2)
+    made = [
+        qkv.see([q, v], [k, k], causal=True, tokens=WORDS, title="t", batch=1),
+        qkv.see(weights=qkv.attention(q, k, v, return_weights=True).weights, head=2),
+        qkv.explain(q, k, v, head=3, query=2, causal=True, tokens=WORDS, dout=1.0),
+    ]
+    for one in made:
+        for again in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one), copy.copy(one)):
+            assert again.data == one.data and str(again) == str(one) and again._repr_html_() == one._repr_html_()
+
+
+def test_any_number_of_links_may_be_asked_for():
+    q, k, _ = arrays()
+    assert str(qkv.see(q, k, head=0, top=2**40)) == str(qkv.see(q, k, head=0, top=1000))
+    assert qkv.see(q, k, title="\ud800").html()
+
+
+def test_a_folder_in_the_way_is_named(tmp_path):
+    (tmp_path / "x.html").mkdir()
+    with pytest.raises(IsADirectoryError) as error:
+        qkv.see(*arrays()[:2]).save(os.fsencode(tmp_path / "x.html"))
+    assert error.value.filename == str(tmp_path / "x.html") and ".tmp" not in str(error.value)
+    assert os.listdir(tmp_path) == ["x.html"]
+
+
 def test_an_explanation_has_the_numbers_of_the_call():
     q, k, v = arrays(dtype=np.float64)
     steps = qkv.explain(q, k, v, head=3, query=2, causal=True, dout=np.ones_like(q))
@@ -437,6 +486,19 @@ REFUSED = [
     (lambda: qkv.see(weights=np.zeros((2, 3)), causal=True), ValueError, "causal acts on q and k"),
     (lambda: qkv.see(Q, K).save("x.pdf"), ValueError, "neither .html nor .png"),
     (lambda: qkv.see(Q, K).text(color="red"), ValueError, "color is 'red'"),
+    (lambda: qkv.see(Q, K).text(color=3), ValueError, "color is 3, expected 'auto'"),
+    (lambda: qkv.see(Q, K).text(columns=80.5), TypeError, "columns is 80.5, a float, expected a whole number"),
+    (lambda: qkv.see(Q, K).text(columns=0), ValueError, "columns is 0, expected 1 or more"),
+    (lambda: qkv.see(Q, K).text(plain="no"), TypeError, "plain is 'no', expected True or False"),
+    (lambda: qkv.see(Q, K, title=None), TypeError, "title is a NoneType, expected a text"),
+    (lambda: qkv.see(Q, K, colors=3), TypeError, "colors is a int, expected a text"),
+    (lambda: qkv.see(Q, K, top="3"), TypeError, "top is '3', a str, expected a whole number"),
+    (lambda: qkv.see(Q, K, top=True), TypeError, "top is True"),
+    (lambda: qkv.see(Q, K, head=1.0), TypeError, "head is 1.0, a float, expected a whole number"),
+    (lambda: qkv.see(Q, K, head=2**40), ValueError, "head is 1099511627776, expected 0 to"),
+    (lambda: qkv.see(Q, K, head=0, query=2**70), ValueError, "query is 1180591620717411303424"),
+    (lambda: qkv.see(Q, K, batch="0"), TypeError, "batch is '0'"),
+    (lambda: qkv.see([Q], [K], layer="0"), TypeError, "layer is '0'"),
     (lambda: qkv.explain(Q, K, V, head=4), ValueError, "head 4: expected 0 to 3"),
     (lambda: qkv.explain(Q, K, V, query=-1), ValueError, "query -1"),
     (lambda: qkv.explain(Q, K, V, top=0), ValueError, "top is 0"),

@@ -524,6 +524,20 @@ def test_a_record_is_seen(tmp_path: Path) -> None:
     mine = qkv.see(record[1].q, record[1].k, softcap=3.0, layer=1, head=0, tokens=tokens)
     assert one.data == mine.data
     both.save(tmp_path / "page.html")
+    assert repr(record) == "<record of 2 attentions in 2 modules: '0', '1'>"
+    assert record[1:].see(tokens=tokens, head=0).data == record.see(tokens=tokens, layer=1, head=0).data | {"layer": 0}
+    assert [layer.name for layer in record[::-1]] == ["1", "0"]
+    with pytest.raises(TypeError, match=r"call record\.see\("):
+        qkv.see(record)
+    with pytest.raises(TypeError, match=r"call see\(layer\.q, layer\.k, "):
+        qkv.see(record[0])
+    with pytest.raises(TypeError, match="layer is '1'"):
+        record.see(layer="1")
+    with pytest.raises(TypeError, match="tokens.split"):
+        record[:1].save(tmp_path / "x.npz", tokens="abcde")
+    with pytest.raises(ValueError, match="tokens has 4 texts, and there are 5 queries and 5 keys"):
+        record[:1].save(tmp_path / "x.npz", tokens=tokens[:4])
+    assert not (tmp_path / "x.npz").exists()
     with pytest.raises(ValueError, match="layer is 2, expected 0 to 1"):
         record.see(layer=2)
     with pytest.raises(ValueError, match="no attention was recorded for run 7"):
