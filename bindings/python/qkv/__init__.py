@@ -17,7 +17,6 @@ import importlib as _importlib
 import importlib.util as _util
 from typing import TYPE_CHECKING
 
-from ._attention import attention, attention_backward, attention_varlen, explain_path, merge, observe, visible
 from ._core import __version__, num_threads
 from ._dump import save_dump
 from ._explain import Explanation, explain
@@ -26,8 +25,11 @@ from ._results import Gradients, Observation, Statistics, Top
 from ._see import Picture, see
 from ._small import alibi_slopes, set_num_threads
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the same functions, with types of what comes back
+    from ._signatures import attention, attention_backward, attention_varlen, explain_path, merge, observe, visible
     from ._tap import tap as tap
+else:
+    from ._attention import attention, attention_backward, attention_varlen, explain_path, merge, observe, visible
 
 __all__ = [
     "Attention",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import namedtuple
 from typing import Any, NamedTuple
 
 from ._arrays import Array
@@ -77,17 +75,146 @@ class Observation(NamedTuple):
     cell: int  #: queries and keys of a cell
 
 
-def _results() -> dict[tuple[str, ...], Any]:
-    """A named tuple for each choice of what may be asked for: made here, so that they can be pickled and traced."""
-    made: dict[tuple[str, ...], Any] = {}
-    for n in range(5):
-        for more in itertools.combinations(("lse", "weights", "stats", "top"), n):
-            fields = ("out", *more)
-            name = "Result" + "".join(field.capitalize() for field in more)
-            made[fields] = namedtuple(name, fields, module=__name__)
-            made[fields].__doc__ = "What qkv.attention gave: " + ", ".join(fields)
-            globals()[name] = made[fields]
-    return made
+class ResultLse(NamedTuple):
+    """What `attention` gave: out, lse."""
+
+    out: Array
+    lse: Array
 
 
-RESULTS = _results()
+class ResultWeights(NamedTuple):
+    """What `attention` gave: out, weights."""
+
+    out: Array
+    weights: Array
+
+
+class ResultStats(NamedTuple):
+    """What `attention` gave: out, stats."""
+
+    out: Array
+    stats: Statistics
+
+
+class ResultTop(NamedTuple):
+    """What `attention` gave: out, top."""
+
+    out: Array
+    top: Top
+
+
+class ResultLseWeights(NamedTuple):
+    """What `attention` gave: out, lse, weights."""
+
+    out: Array
+    lse: Array
+    weights: Array
+
+
+class ResultLseStats(NamedTuple):
+    """What `attention` gave: out, lse, stats."""
+
+    out: Array
+    lse: Array
+    stats: Statistics
+
+
+class ResultLseTop(NamedTuple):
+    """What `attention` gave: out, lse, top."""
+
+    out: Array
+    lse: Array
+    top: Top
+
+
+class ResultWeightsStats(NamedTuple):
+    """What `attention` gave: out, weights, stats."""
+
+    out: Array
+    weights: Array
+    stats: Statistics
+
+
+class ResultWeightsTop(NamedTuple):
+    """What `attention` gave: out, weights, top."""
+
+    out: Array
+    weights: Array
+    top: Top
+
+
+class ResultStatsTop(NamedTuple):
+    """What `attention` gave: out, stats, top."""
+
+    out: Array
+    stats: Statistics
+    top: Top
+
+
+class ResultLseWeightsStats(NamedTuple):
+    """What `attention` gave: out, lse, weights, stats."""
+
+    out: Array
+    lse: Array
+    weights: Array
+    stats: Statistics
+
+
+class ResultLseWeightsTop(NamedTuple):
+    """What `attention` gave: out, lse, weights, top."""
+
+    out: Array
+    lse: Array
+    weights: Array
+    top: Top
+
+
+class ResultLseStatsTop(NamedTuple):
+    """What `attention` gave: out, lse, stats, top."""
+
+    out: Array
+    lse: Array
+    stats: Statistics
+    top: Top
+
+
+class ResultWeightsStatsTop(NamedTuple):
+    """What `attention` gave: out, weights, stats, top."""
+
+    out: Array
+    weights: Array
+    stats: Statistics
+    top: Top
+
+
+class ResultLseWeightsStatsTop(NamedTuple):
+    """What `attention` gave: out, lse, weights, stats, top."""
+
+    out: Array
+    lse: Array
+    weights: Array
+    stats: Statistics
+    top: Top
+
+
+#: By the names of their fields.
+RESULTS: dict[tuple[str, ...], Any] = {
+    kind._fields: kind
+    for kind in (
+        ResultLse,
+        ResultWeights,
+        ResultStats,
+        ResultTop,
+        ResultLseWeights,
+        ResultLseStats,
+        ResultLseTop,
+        ResultWeightsStats,
+        ResultWeightsTop,
+        ResultStatsTop,
+        ResultLseWeightsStats,
+        ResultLseWeightsTop,
+        ResultLseStatsTop,
+        ResultWeightsStatsTop,
+        ResultLseWeightsStatsTop,
+    )
+}
