@@ -18,7 +18,7 @@ struct AttentionVariables {
   Variable bias{}, alibi_slopes{}, sinks{};               ///< as in Inputs, float32 or float64
   std::vector<std::pair<std::string, Variable>> named{};  ///< softcaps, scales, tensors of policies of one's own
   View<void> weights{};                                   ///< where the weights go, if wanted; without a gradient
-  Inputs rest{};                                          ///< masks, lengths, documents, offsets
+  Inputs rest{};  ///< masks, lengths, documents, offsets, numbers without a gradient
 };
 
 /// attention(query, key, value) {B, L, Hq * Dv}: the heads side by side, as the projection after them reads them. Dropout of the

@@ -11,10 +11,12 @@ namespace qkv::nn {
 namespace {
 
 Inputs inputs_of(const AttentionVariables& in) {
-  const auto value = [](const Variable& x) { return x ? x.value() : View<const void>{}; };
   Inputs all = in.rest;
-  all.query = value(in.query), all.key = value(in.key), all.value = value(in.value);
-  all.bias = value(in.bias), all.alibi_slopes = value(in.alibi_slopes), all.sinks = value(in.sinks);
+  const auto set = [](View<const void>& view, const Variable& x) {
+    if (x) view = x.value();
+  };
+  set(all.query, in.query), set(all.key, in.key), set(all.value, in.value);
+  set(all.bias, in.bias), set(all.alibi_slopes, in.alibi_slopes), set(all.sinks, in.sinks);
   for (const auto& [name, x] : in.named) all.parameters.push_back({name, x.value()});
   return all;
 }
