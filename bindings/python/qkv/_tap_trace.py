@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ._replace import is_replaced, replaced
-from ._sdpa import four_axes, leading_axes, of_scores
+from ._sdpa import four_axes, is_causal_bias, leading_axes, of_scores
 
 Seen = Callable[..., None]  #: seen(q, k, v, options, out, dropout)
 
@@ -60,11 +61,16 @@ class Watch(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> None:
+        if query.is_nested:
+            warnings.warn("qkv.tap does not record attention of nested tensors", stacklevel=4)
+            return
+        if is_causal_bias(attn_mask):
+            last = attn_mask.variant.name == "LOWER_RIGHT"  # type: ignore[union-attr]
+            self.seen(query, key, value, options_of_causal(scale, "bottom_right" if last else "top_left"), out, dropout_p)
+            return
         if not 3 <= query.ndim <= 4:
             query, key, value, out, attn_mask = folded(query, key, value, out, attn_mask, enable_gqa)
-        options: dict[str, Any] = {} if scale is None else {"scale": float(scale)}
-        if is_causal:
-            options |= {"causal": True, "align": "top_left"}
+        options = options_of_causal(scale, "top_left" if is_causal else None)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             options["keep_mask"] = attn_mask
         elif attn_mask is not None:
@@ -87,6 +93,11 @@ class Watch(TorchFunctionMode):
         if not bool(keep.all()):
             options["keep_mask"] = keep
         self.seen(query, key, value, options, out, 0.0)
+
+
+def options_of_causal(scale: float | None, align: str | None) -> dict[str, Any]:
+    options: dict[str, Any] = {} if scale is None else {"scale": float(scale)}
+    return options if align is None else options | {"causal": True, "align": align}
 
 
 def folded(

@@ -311,6 +311,26 @@ def test_axes_before_the_heads_are_folded() -> None:
     agree(record)
 
 
+def test_masks_that_are_formulas() -> None:
+    from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+    model, q, k = Fused(), torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
+    with qkv.tap(model) as record:
+        model(q, k, k, attn_mask=causal_lower_right(3, 5))
+        model(q, k, k, attn_mask=causal_upper_left(3, 5), scale=0.3)
+    assert [layer.options.get("align") for layer in record] == ["bottom_right", "top_left"]
+    agree(record)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_told() -> None:
+    x = torch.nested.nested_tensor([torch.randn(2, 3, 4), torch.randn(2, 5, 4)])
+    model = Fused()
+    with pytest.warns(UserWarning, match="does not record attention of nested tensors"), qkv.tap(model) as record:
+        model(x, x, x)
+    assert len(record) == 0
+
+
 def test_other_threads_are_not_recorded() -> None:
     class Threaded(torch.nn.Module):
         def forward(self, x: Any) -> None:
