@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 OURS = [sys.executable, str(ROOT / "bindings/python/run_cases")]
 LIBRARYS = ROOT / "build/release/run_cases"
 OWN = [ROOT / "tests/data/cases/passing.json", ROOT / "tests/data/cases/failing.json"]
+REFUSED = "the call was refused"
 SHARED = sorted((ROOT.parent / "shared/cases").glob("*.json"))
 
 
@@ -40,6 +41,9 @@ def test_every_entry_has_the_verdict_and_the_reason_of_the_other_runner(file: pa
     for one, other in zip(ours, others):
         if one["detail"].startswith("operation "):
             continue
+        if one["detail"].startswith(REFUSED):  # messages say names of Python here
+            assert other["detail"].startswith(REFUSED)
+            one, other = one | {"detail": ""}, other | {"detail": ""}
         assert one == other
         ran += 1
     assert ran > 5
