@@ -22,11 +22,14 @@ constexpr int kSlab = kManyRegisters ? 24 : 12;  // a multiple of MostRows() of 
 constexpr int64_t kLine = 64;
 constexpr int64_t kAhead = 1536;  // bytes of a panel that one or two rows ask for before they need them
 
+constexpr int64_t kPackRows = 8, kPackAhead = 16;
+
 /// A tile of the result, or the same rows of neighbouring panels.
 template <class T> struct TileOf {
   const T* a;                       // first row
   int64_t a_stride, a_step, depth;  // from row to row, along the summed index, its length
   const T* b;                       // panel
+  int64_t b_step;                   // to the next panel
   const T* bias;                    // of its first column
   int64_t bias_step;                // to that of the next panel
   T* c;
@@ -125,7 +128,7 @@ template <int kRows, int kPanels, int nv, class T> void FewRows(const TileOf<T>&
       for (int v = 0; v < nv; ++v) sum[p][r][v] = hn::Zero(d);
   const T* b[kPanels];
 #pragma GCC unroll 4
-  for (int p = 0; p < kPanels; ++p) b[p] = t.b + p * width * t.depth;
+  for (int p = 0; p < kPanels; ++p) b[p] = t.b + p * t.b_step;
   const auto step = [&](int64_t k) {
     hn::Vec<decltype(d)> x[kRows];
 #pragma GCC unroll 2
@@ -188,7 +191,8 @@ template <class T> HWY_INLINE TileOf<T> AtPanel(const Product<T>& p, int64_t pan
           a_stride,
           a_step,
           p.depth,
-          p.b + column * p.depth,
+          p.b + column * p.pitch,
+          (p.panels.first_column(panel + 1) - column) * p.pitch,
           p.bias ? p.bias + inside : kZeros<T>,
           p.bias ? p.panels.first_column(panel + 1) - column : 0,
           p.y + inside,
@@ -225,7 +229,7 @@ template <class T> void Multiply(const Product<T>& p) {
     const int64_t next = i + 1 < p.last ? VectorsOf(p, i + 1) * p.panels.vector * p.depth : 0;
     WithVectors(VectorsOf(p, i), [&](auto nv) {
       const TileOf<T> t = AtPanel(p, i, p.x_stride, 1);
-      PanelTiles<nv>(t, p.rows, t.b + nv * p.panels.vector * p.depth, next * int64_t{sizeof(T)});
+      PanelTiles<nv>(t, p.rows, t.b + t.b_step, next * int64_t{sizeof(T)});
     });
   }
 }
@@ -236,32 +240,45 @@ template <class T> void MultiplySlabs(const Product<T>& p) {
       TileOf<T> t = AtPanel(p, i, 1, kSlab);
       for (int64_t r = 0; r < p.rows; r += kSlab) {
         PanelTiles<nv>(t, std::min<int64_t>(kSlab, p.rows - r), t.b, 0);
-        t.a += kSlab * p.depth;
+        t.a += kSlab * p.pitch;
         t.c += kSlab * p.y_stride;
       }
     });
   }
 }
 
-/// to[r][c] = from[r][c] for `width` columns, a multiple of the lanes of D.
-template <class D, class T = hn::TFromD<D>>
-HWY_INLINE void CopyRows(D d, const T* from, int64_t stride, int64_t rows, int64_t width, T* to) {
+/// to[r][c] = from[r][c] for kMoves vectors of columns.
+template <int kMoves, class D, class T = hn::TFromD<D>>
+HWY_INLINE void CopyRows(D d, const T* from, int64_t stride, int64_t rows, T* to) {
   const int64_t n = int64_t(hn::Lanes(d));
+  for (int64_t r = 0; r < rows; ++r, from += stride, to += kMoves * n)
+#pragma GCC unroll 3
+    for (int v = 0; v < kMoves; ++v) hn::StoreU(hn::LoadU(d, from + v * n), d, to + v * n);
+}
+template <class T>
+HWY_INLINE void CopySlab(const T* from, int64_t stride, int64_t rows, int64_t columns, int64_t width, T* to) {
+  const Full<T> d;
+  const int64_t n = int64_t(hn::Lanes(d));
+  if (columns >= width) {
+    if (width == 3 * n) return CopyRows<3>(d, from, stride, rows, to);
+    if (width == 2 * n) return CopyRows<2>(d, from, stride, rows, to);
+    if (2 * width == 3 * n) return CopyRows<3>(hn::CappedTag<T, (HWY_LANES(T) + 1) / 2>(), from, stride, rows, to);
+  }
   for (int64_t r = 0; r < rows; ++r, from += stride, to += width)
-    for (int64_t c = 0; c < width; c += n) hn::StoreU(hn::LoadU(d, from + c), d, to + c);
+    for (int64_t c = 0; c < width; ++c) to[c] = c < columns ? from[c] : T(0);
 }
 
-template <class T> void PackSlabs(const T* from, int64_t stride, int64_t rows, int64_t columns, int64_t width, T* to) {
-  const Full<T> d;
-  const hn::CappedTag<T, 4> d4;
-  for (; columns >= width; columns -= width, from += width, to += rows * width) {
-    if (width % int64_t(hn::Lanes(d)) == 0) CopyRows(d, from, stride, rows, width, to);
-    else CopyRows(d4, from, stride, rows, width, to);
-  }
-  if (columns <= 0) return;
-  for (int64_t r = 0; r < rows; ++r, from += stride, to += width) {
-    std::copy(from, from + columns, to);
-    std::fill(to + columns, to + width, T(0));
+/// A few rows of all slabs at a time, so that a line that two slabs share is read once; later rows are asked for early, since
+/// they are too far apart for the processor to guess them.
+template <class T>
+void PackSlabs(const T* from, int64_t stride, int64_t rows, int64_t columns, int64_t width, T* to, int64_t pitch) {
+  for (int64_t r = 0; r < rows; r += kPackRows) {
+    const int64_t here = std::min(kPackRows, rows - r);
+    const T* row = from + r * stride;
+    for (int64_t i = kPackAhead; i < kPackAhead + here && r + i < rows; ++i)
+      PrefetchBytes(row + i * stride, 0, columns * int64_t{sizeof(T)});
+    for (int64_t c = 0; c < columns; c += width)
+      CopySlab(row + c, stride, here, columns - c, width, to + c * pitch + r * width);
   }
 }
 

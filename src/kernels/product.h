@@ -38,6 +38,7 @@ template <class T> struct Product {
   int64_t x_stride = 0;
   int64_t rows = 0, depth = 0;
   const T* b = nullptr;  ///< the packed matrix, panel 0, on a 64-byte line
+  int64_t pitch = 0;  ///< a panel or slab that begins with column or row i lies i * pitch elements behind the first one
   Panels panels;
   int64_t first = 0, last = 0;
   const T* bias = nullptr;  ///< of the first column of panel `first`, or null
@@ -52,10 +53,10 @@ template <class T> struct ProductKernels {
   int slab;    ///< rows that lie together in a slab
 
   void (*multiply)(const Product<T>&);
-  /// The same for an x that pack_slabs() gave: rows [slab * i, slab * (i + 1)) are {depth, slab} at x + i * slab * depth.
+  /// The same for an x that pack_slabs() gave: rows [slab * i, slab * (i + 1)) are {depth, slab} at x + i * slab * pitch.
   void (*multiply_slabs)(const Product<T>&);
-  /// to[i][r][c] = from[r][i * width + c], 0 beyond the columns.   from {rows, columns}, to {columns / width, rows, width}
-  void (*pack_slabs)(const T* from, int64_t stride, int64_t rows, int64_t columns, int64_t width, T* to);
+  /// to[i * width * pitch + r * width + c] = from[r][i * width + c], 0 beyond the columns.   from {rows, columns}
+  void (*pack_slabs)(const T* from, int64_t stride, int64_t rows, int64_t columns, int64_t width, T* to, int64_t pitch);
   /// sums[c] = from[0][c] + from[1][c] + ... in this order.
   void (*column_sums)(const T* from, int64_t stride, int64_t rows, int64_t columns, T* sums);
 };

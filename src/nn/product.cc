@@ -75,6 +75,7 @@ template <class T> struct ProductCall {
     p.rows = rows;
     p.depth = x.shape[1];
     p.b = b.data();
+    p.pitch = p.depth;
     p.panels = panels;
     p.first = part.first;
     p.last = part.last;

@@ -12,9 +12,9 @@ namespace qkv::nn {
 namespace {
 
 constexpr int64_t kChunk = 256;  // rows that are summed before dw is touched: part of the definition of the result
-constexpr int64_t kBlockRows = 96, kBlockColumns = 128;  // of dw, that one item makes
-constexpr int64_t kWorkOfAnItem = int64_t{1} << 21;      // multiply-adds, some 40 us
-constexpr int64_t kLeastRows = 32;                       // a block of fewer spends its time on packing x
+constexpr int64_t kPitch = kChunk + 8;  // panels that begin 4096 bytes apart would share lines of a cache
+constexpr int64_t kBlockRows = 48, kBlockColumns = 256;  // of dw, that one item makes
+constexpr int64_t kElementsOfChunks = int64_t{1} << 20;  // of x, packed at once
 constexpr int64_t kColumnsOfSums = 64;
 
 /// T numbers of a block, those of the tensor itself or widened into scratch {rows, columns}.
@@ -45,83 +45,114 @@ void update_rows(const T* from, int64_t stride, int64_t rows, int64_t columns, c
   });
 }
 
-/// dw in blocks, each made by one item from all rows of dy and x.
-template <class T> struct WeightGradient {
-  View<const void> dy, x;
-  View<void> dw;
-  bool add;
-  const kernels::ProductKernels<T>& kernels = kernels::product_kernels<T>();
-  int64_t row_items, column_items;
-
-  WeightGradient(View<const void> from_dy, View<const void> from_x, View<void> to, Update update)
-      : dy(from_dy), x(from_x), dw(to), add(update == Update::kAdd) {
-    const int64_t n = dw.shape[0], k = dw.shape[1], work = n * k * std::max<int64_t>(dy.shape[0], 1);
-    column_items = ceil_div(k, kBlockColumns);
-    const int64_t by_work = std::min(work / kWorkOfAnItem / column_items, n / kLeastRows);
-    row_items = std::max({ceil_div(n, kBlockRows), by_work, int64_t{1}});
+/// dw in blocks, each made by one item. x is packed before, by all threads, for as many chunks as fit a bound.
+template <class T> class WeightGradient {
+ public:
+  WeightGradient(View<const void> dy, View<const void> x, View<void> dw, Update update, const Call& call)
+      : dy_(dy), x_(x), dw_(dw), add_(update == Update::kAdd), call_(call), workspace_(call) {
+    const int64_t n = dw.shape[0], k = dw.shape[1];
+    panels_ = {kernels_.vector, k};
+    block_rows_ = round_up(ceil_div(n, ceil_div(n, kBlockRows)), kernels_.slab);
+    column_items_ = std::min(panels_.count(), ceil_div(k, kBlockColumns));
+    chunk_size_ = panels_.padded() * kPitch;
+    chunks_ = std::clamp<int64_t>(kElementsOfChunks / chunk_size_, 1, ceil_div(dy.shape[0], kChunk));
   }
 
-  struct Scratch {
-    T *slabs, *panels, *dy = nullptr, *x = nullptr, *dw = nullptr;
-    size_t bytes = 0;
-  };
-  Scratch scratch(void* memory) const {
-    Carver carver(memory);
-    const int64_t rows = ceil_div(dw.shape[0], row_items), columns = ceil_div(dw.shape[1], column_items);
-    Scratch s{carver.take<T>(round_up(rows, kernels.slab) * kChunk),
-              carver.take<T>(round_up(columns, kernels.vector) * kChunk)};
-    if (dy.dtype != kDType<T>) s.dy = carver.take<T>(rows * kChunk);
-    if (x.dtype != kDType<T>) s.x = carver.take<T>(columns * kChunk);
-    if (dw.dtype != kDType<T>) s.dw = carver.take<T>(rows * columns);
-    s.bytes = carver.used();
-    return s;
-  }
-
-  void item(int64_t number, void* memory, const std::stop_token& stop) const {
-    const Part rows(dw.shape[0], number / column_items, row_items);
-    const Part columns(dw.shape[1], number % column_items, column_items);
-    const Scratch s = scratch(memory);
-    for (int64_t m = 0; m < dy.shape[0]; m += kChunk) {
-      stop_point(stop);
-      kernels::Product<T> p;
-      p.rows = rows.size();
-      p.depth = std::min(kChunk, dy.shape[0] - m);
-      p.panels = {kernels.vector, columns.size()};
-      p.last = p.panels.count();
-      p.add = !s.dw && (add || m > 0);
-      p.y = s.dw ? s.dw : static_cast<T*>(at(dw, rows.first, columns.first));
-      p.y_stride = s.dw ? columns.size() : dw.strides[0];
-      pack(p, s, m, rows, columns);
-      kernels.multiply_slabs(p);
-      if (s.dw) update_rows(s.dw, p.y_stride, p.rows, columns.size(), dw, rows.first, columns.first, add || m > 0);
+  void run() {
+    Workspace::Impl& w = workspace_.impl();
+    T* packed = static_cast<T*>(w.call.reserve(size_t(chunks_ * chunk_size_) * sizeof(T)));
+    Executor& executor = call_.executor ? *call_.executor : default_executor();
+    const size_t bytes = std::max(scratch(nullptr).bytes, scratch_of_packing());
+    w.prepare_leases(executor.concurrency(), bytes);
+    for (int64_t first = 0; first < dy_.shape[0]; first += chunks_ * kChunk) {
+      const int64_t chunks = std::min(chunks_, ceil_div(dy_.shape[0] - first, kChunk));
+      parallel(call_, chunks * column_items_, [&](int64_t item) {
+        const Workspace::Impl::Lease lease(w, bytes);
+        const int64_t chunk = item / column_items_;
+        pack(first + chunk * kChunk, columns_of(item), static_cast<T*>(lease.data()), packed + chunk * chunk_size_);
+      });
+      parallel(call_, ceil_div(dw_.shape[0], block_rows_) * column_items_, [&](int64_t item) {
+        const Workspace::Impl::Lease lease(w, bytes);
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          stop_point(call_.stop);
+          multiply(first + chunk * kChunk, item / column_items_ * block_rows_, columns_of(item), scratch(lease.data()),
+                   packed + chunk * chunk_size_);
+        }
+      });
     }
   }
 
  private:
-  void pack(kernels::Product<T>& p, const Scratch& s, int64_t m, const Part& rows, const Part& columns) const {
-    const Block<T> out(dy, m, rows.first, int(p.depth), int(rows.size()), s.dy);
-    kernels.pack_slabs(out.data, out.stride, p.depth, rows.size(), kernels.slab, s.slabs);
-    const Block<T> in(x, m, columns.first, int(p.depth), int(columns.size()), s.x);
-    for (int64_t i = 0; i < p.last;) {  // panels of equal width at once
-      const int64_t first = p.panels.first_column(i), width = p.panels.first_column(i + 1) - first;
-      int64_t end = i + 1;
-      while (end < p.last && p.panels.first_column(end + 1) - p.panels.first_column(end) == width) ++end;
-      kernels.pack_slabs(in.data + first, in.stride, p.depth, p.panels.columns_before(end) - first, width,
-                         s.panels + first * p.depth);
-      i = end;
-    }
-    p.x = s.slabs;
-    p.b = s.panels;
+  struct Scratch {
+    T *slabs, *dy = nullptr, *dw = nullptr;
+    size_t bytes = 0;
+  };
+  Scratch scratch(void* memory) const {
+    Carver carver(memory);
+    Scratch s{carver.take<T>(block_rows_ * kPitch)};
+    if (dy_.dtype != kDType<T>) s.dy = carver.take<T>(block_rows_ * kChunk);
+    if (dw_.dtype != kDType<T>) s.dw = carver.take<T>(block_rows_ * most_columns());
+    s.bytes = carver.used();
+    return s;
   }
+  size_t scratch_of_packing() const { return x_.dtype == kDType<T> ? 0 : size_t(most_columns() * kChunk) * sizeof(T); }
+  int64_t most_columns() const { return 3 * kernels_.vector * ceil_div(panels_.count(), column_items_); }
+  /// The panels of an item.
+  Part columns_of(int64_t item) const { return Part(panels_.count(), item % column_items_, column_items_); }
+  int64_t depth_at(int64_t row) const { return std::min(kChunk, dy_.shape[0] - row); }
+
+  /// Rows [row, row + kChunk) of x into these panels.
+  void pack(int64_t row, const Part& panels, T* wide, T* packed) const {
+    const int64_t first = panels_.first_column(panels.first), end = panels_.columns_before(panels.last);
+    const Block<T> in(x_, row, first, int(depth_at(row)), int(end - first), x_.dtype == kDType<T> ? nullptr : wide);
+    for (int64_t i = panels.first; i < panels.last;) {  // panels of equal width at once
+      const int64_t column = panels_.first_column(i), width = panels_.first_column(i + 1) - column;
+      int64_t next = i + 1;
+      while (next < panels.last && panels_.first_column(next + 1) - panels_.first_column(next) == width) ++next;
+      kernels_.pack_slabs(in.data + column - first, in.stride, depth_at(row), panels_.columns_before(next) - column,
+                          width, packed + column * kPitch, kPitch);
+      i = next;
+    }
+  }
+
+  /// Adds the sums over rows [row, row + kChunk) to the block of dw that begins in row n.
+  void multiply(int64_t row, int64_t n, const Part& panels, const Scratch& s, const T* packed) const {
+    const int64_t first = panels_.first_column(panels.first), columns = panels_.columns_before(panels.last) - first;
+    const bool add = add_ || row > 0;
+    kernels::Product<T> p;
+    p.rows = std::min(block_rows_, dw_.shape[0] - n);
+    p.depth = depth_at(row);
+    p.pitch = kPitch;
+    const Block<T> out(dy_, row, n, int(p.depth), int(p.rows), s.dy);
+    kernels_.pack_slabs(out.data, out.stride, p.depth, p.rows, kernels_.slab, s.slabs, kPitch);
+    p.x = s.slabs;
+    p.b = packed;
+    p.panels = panels_;
+    p.first = panels.first;
+    p.last = panels.last;
+    p.add = !s.dw && add;
+    p.y = s.dw ? s.dw : static_cast<T*>(at(dw_, n, first));
+    p.y_stride = s.dw ? columns : dw_.strides[0];
+    kernels_.multiply_slabs(p);
+    if (s.dw) update_rows(s.dw, columns, p.rows, columns, dw_, n, first, add);
+  }
+
+  View<const void> dy_, x_;
+  View<void> dw_;
+  bool add_;
+  const Call& call_;
+  WorkspaceOf workspace_;
+  const kernels::ProductKernels<T>& kernels_ = kernels::product_kernels<T>();
+  kernels::Panels panels_;
+  int64_t block_rows_, column_items_;
+  int64_t chunk_size_, chunks_;  // elements of a chunk of x, packed; how many chunks at once
 };
 
 template <class T>
 void weight_gradient(View<const void> dy, View<const void> x, View<void> dw, Update update, const Call& call) {
   check_computes_in<T>("product_transposed", "dy", dy);
   check_computes_in<T>("product_transposed", "x", x);
-  const WeightGradient<T> gradient(dy, x, dw, update);
-  parallel_with_scratch(call, gradient.row_items * gradient.column_items, gradient.scratch(nullptr).bytes,
-                        [&](int64_t item, void* memory) { gradient.item(item, memory, call.stop); });
+  WeightGradient<T>(dy, x, dw, update, call).run();
 }
 
 template <class T> void bias_gradient(View<const void> dy, View<void> db, Update update, const Call& call) {
