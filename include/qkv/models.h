@@ -5,47 +5,21 @@
 //   qkv::nn::Tape tape;
 //   tape.backward(model.loss(tape, ids, targets));                        // ids, targets {B, L}
 #pragma once
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "qkv/layers.h"
+#include "qkv/transformer.h"
 
 namespace qkv::nn {
-
-/// How a model knows where a token stands.
-enum class Positions : uint8_t {
-  kNone,
-  kSinusoidal,  ///< added to embeddings: Vaswani et al. 2017
-  kLearned,     ///< a table, added to embeddings
-  kRotary,      ///< queries and keys are turned: Su et al. 2021
-  kAlibi,       ///< scores fall with the distance: Press et al. 2022
-  kT5           ///< a learned bias for each head and bucket of distances, shared by all layers: Raffel et al. 2020
-};
 
 /// A decoder that predicts each next token: embeddings, layers with causal attention, a norm, and a last product.
 class QKV_EXPORT LanguageModel {
  public:
-  struct Options {
-    int64_t vocabulary = 0, context = 0;  ///< tokens that there are, and that it sees at most
-    int64_t width = 128, layers = 4, heads = 4;
-    int64_t key_heads = 0, hidden = 0;  ///< 0: heads; 4 width
-    Positions positions = Positions::kLearned;
-    /// Who sees whom and how scores become weights, beside causal; layer n has formula n modulo their number; none: plain.
-    std::vector<Attention> attention{};
-    Activation activation = Activation::kGelu;
-    bool is_gated = false;
-    NormKind norm = NormKind::kLayer;
-    bool has_bias = false;     ///< of products and norms
-    bool ties_weights = true;  ///< the last product has the embedding's weights (Press, Wolf 2017)
-    double dropout = 0;
-    DType dtype = DType::kFloat32;
-  };
+  using Options = TransformerOptions;
   /// Zeros. Throws OptionError.
   explicit LanguageModel(const Options&);
 
-  /// Normal numbers of deviation 0.02, of what writes into the residual stream 0.02 / sqrt(2 layers); biases 0, gains 1.
-  /// Radford et al. 2019.
+  /// See Initialiser.
   void initialise(uint64_t seed);
 
   /// ids {B, L}, contiguous, L at most context -> {B, L, width}, after the last norm.
@@ -55,18 +29,61 @@ class QKV_EXPORT LanguageModel {
   /// The mean cross-entropy of the targets {B, L}, in nats.
   Variable loss(Tape&, View<const int32_t> ids, View<const int32_t> targets, const TargetOptions& = {});
   void visit(const std::string& prefix, const Visitor&);
+  const Options& options() const { return stack_.options(); }
+
+ private:
+  Rows head() { return head_ ? Rows(*head_) : Rows(token_embedding_); }
+  TransformerStack stack_;
+  Parameter token_embedding_;  ///< {vocabulary, width}
+  std::optional<Parameter> head_;
+};
+
+/// Where attention weights of a call go: of layer n {B, heads, rows, columns}; absent views: nowhere.
+struct AttentionMaps {
+  std::span<const View<void>> encoder{}, decoder{}, cross{};
+};
+
+/// An encoder reads a source, a decoder writes a target and looks at what the encoder made of it. Vaswani et al. 2017.
+///
+///   EncoderDecoder model({.decoder = {.vocabulary = 30, .context = 12, .width = 64}});          // one vocabulary for both
+///   model.loss(tape, {source, source_lengths}, target, next_tokens);
+class QKV_EXPORT EncoderDecoder {
+ public:
+  struct Options {
+    TransformerOptions decoder{};   ///< the encoder's too, but for what follows
+    int64_t source_vocabulary = 0;  ///< 0: that of the target, and one embedding for both
+    int64_t source_context = 0;     ///< 0: that of the target
+    int64_t encoder_layers = 0;     ///< 0: as many as the decoder has
+    std::vector<Attention> encoder_attention{}, cross_attention{};  ///< as TransformerOptions::attention; no mask is added
+  };
+  /// Zeros. Throws OptionError.
+  explicit EncoderDecoder(const Options&);
+
+  /// See Initialiser.
+  void initialise(uint64_t seed);
+
+  struct Source {
+    View<const int32_t> ids{};      ///< {B, S}, contiguous; behind an entry's end any id of the vocabulary
+    View<const int32_t> lengths{};  ///< {B}: tokens of each entry; absent: all of them
+  };
+  /// {B, S, width}: what the decoder looks at.
+  Variable encode(Tape&, const Source&, std::span<const View<void>> weights = {});
+  /// target {B, L}: begins with a token that means the beginning -> {B, L, vocabulary}, row l of the token after target[l].
+  Variable logits(Tape&, const Source&, View<const int32_t> target, const AttentionMaps& = {});
+  /// The mean cross-entropy of `targets` {B, L}, in nats; those behind an entry's end are TargetOptions::ignored.
+  Variable loss(Tape&, const Source&, View<const int32_t> target, View<const int32_t> targets,
+                const TargetOptions& = {});
+
+  void visit(const std::string& prefix, const Visitor&);
   const Options& options() const { return options_; }
 
  private:
-  Rows head() { return options_.ties_weights ? Rows(token_embedding_) : Rows(*head_); }
-  Variable embedded(Tape&, View<const int32_t> ids);
-  AttentionCall call_of(Tape&, int64_t length);
+  Rows head() { return head_ ? Rows(*head_) : Rows(token_embedding_); }
+  Variable hidden(Tape&, const Source&, View<const int32_t> target, const AttentionMaps&);
   Options options_;
+  TransformerStack encoder_, decoder_;
   Parameter token_embedding_;  ///< {vocabulary, width}
-  std::optional<Parameter> position_embedding_, relative_table_, head_;
-  Array sinusoids_, alibi_slopes_;
-  std::vector<std::unique_ptr<TransformerLayer>> layers_;
-  std::unique_ptr<Norm> norm_;
+  std::optional<Parameter> source_embedding_, head_;
 };
 
 }  // namespace qkv::nn
