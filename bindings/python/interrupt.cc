@@ -27,6 +27,15 @@ std::shared_ptr<Executor> current() {
   return {std::shared_ptr<void>(), &default_executor()};
 }
 
+constexpr size_t kMostKept = size_t{64} << 20;
+
+/// Short calls of a thread find the scratch of the one before: memory from the system costs more than they take.
+void run_short(Executor& on, const std::function<void(const Call&)>& work) {
+  thread_local Workspace workspace;
+  work({.executor = &on, .workspace = &workspace});
+  if (workspace.bytes() > kMostKept) workspace = Workspace();
+}
+
 bool is_main_thread() {
   const nb::object threading = nb::module_::import_("threading");
   return threading.attr("current_thread")().is(threading.attr("main_thread")());
@@ -80,7 +89,7 @@ void run(double operations, const std::function<void(const Call&)>& work) {
   const std::shared_ptr<Executor> on = current();
   if (operations < kLong || !is_main_thread()) {
     const nb::gil_scoped_release unlocked;
-    return work({.executor = on.get()});
+    return run_short(*on, work);
   }
   bool interrupted = false;
   {

@@ -21,9 +21,11 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ._attention import attention
+from ._attention import tell
 from ._hf_families import prepare_families
 from ._hf_masks import Words, make_mask, visible_words
+from ._operators import run
+from ._prepare import Problem, fill
 
 __all__ = ["attention_forward", "make_mask", "register"]
 
@@ -111,16 +113,15 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention as transformers lays it out. words, options: keywords of `qkv.attention`."""
     options |= words
-    layout: Any = {"layout": "blhd"}
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    looked: Tensor | None = None
     if dropout > 0:
-        layout |= {"dropout": dropout, "training": True}
-    if weights:
-        out, looked = attention(q, k, v, **options, **layout, return_weights=True)
-        looked = looked.to(query.dtype)
-    else:
-        out = attention(q, k, v, **options, **layout)
+        options |= {"dropout": dropout, "training": True}
+    # What qkv.attention does, without its checks: a small model spends as long on those as on its attention.
+    problem = Problem("", {"query": query, "key": key, "value": value}, None, "blhd")
+    fill(problem, options)  # type: ignore[arg-type]
+    made = run(problem, ("out", "weights") if weights else ("out",), 0)
+    out = made["out"].transpose(1, 2)
+    tell(problem, made["out"])
+    looked = made["weights"].to(query.dtype) if weights else None
     if head_mask is not None:
         of_heads = head_factors(head_mask)
         out = out * of_heads.transpose(1, 2)
