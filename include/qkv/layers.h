@@ -10,8 +10,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "qkv/cache.h"
 #include "qkv/operations.h"
 
 namespace qkv::nn {
@@ -60,12 +62,23 @@ class QKV_EXPORT Norm {
   double epsilon_;
 };
 
+/// Keys and values of the tokens that a layer has seen: of all, or of those that a sliding window sees.
+using LayerCache = std::variant<KeyValueCache, SlidingCache>;
+
 /// What a call of an attention layer brings beside x.
 struct AttentionCall {
   Inputs masks{};   ///< of the attention's formula: masks, lengths, documents, offsets; they live until backward()
   Variable bias{};  ///< {B or 1, Hq or 1, L, S}, where the formula has `bias`
   RowPositions positions{};  ///< of the rows of x, for rotary positions
   View<void> weights{};      ///< if wanted, the weights of each head {B, Hq, L, S}, before dropout; without a gradient
+
+  // ---- step by step, on a tape that does not record: the bits of all tokens at once ----
+  /// Of self-attention: x stands behind what is in it, is appended, and sees all of it; `positions` are ignored.
+  LayerCache* cache = nullptr;
+  View<const int32_t> cache_rows{};  ///< {B}: how many rows of x each entry appends, the first ones; absent: all
+  std::function<Variable(const Inputs&)> bias_of{};  ///< `bias` by the inputs after that; absent: none
+  /// Of attention over something else: keys and values that remember() has projected, in place of key and value.
+  const KeyValueCache* memory = nullptr;
 };
 
 /// Concatenated heads of attention over projected queries, keys and values, projected once more.
@@ -94,6 +107,8 @@ class QKV_EXPORT MultiHeadAttention {
   Variable operator()(Tape&, const Variable& x, const AttentionCall& = {});
   /// Keys and values from elsewhere.   key {B, S, key_width}, value {B, S, value_width}
   Variable operator()(Tape&, const Variable& x, const Variable& key, const Variable& value, const AttentionCall& = {});
+  /// Appends projected keys and values to a cache, for AttentionCall::memory.   key {B, S, key_width}, value {B, S, value_width}
+  void remember(Tape&, const Variable& key, const Variable& value, KeyValueCache&);
   void visit(const std::string& prefix, const Visitor&);
 
   const Options& options() const { return options_; }
@@ -110,7 +125,13 @@ class QKV_EXPORT MultiHeadAttention {
   Projection projection(Part);
   Variable project(Tape&, Part, const Variable& x);
   Variable normalise(Tape&, Norm&, const Variable& x);
-  Variable attend_to(Tape&, Variable q, Variable k, const Variable& v, const AttentionCall&);
+  struct Heads {
+    Variable query{}, key{}, value{};
+  };
+  Heads keys_of(Tape&, const Variable& key, const Variable& value);
+  Variable attend_to(Tape&, Heads, const AttentionCall&);
+  Variable attend_cached(Tape&, Heads, const AttentionCall&);
+  Variable attend_memory(Tape&, const Variable& x, const AttentionCall&);
   Options options_;
 };
 
@@ -139,7 +160,7 @@ class QKV_EXPORT TransformerLayer {
 
   struct Call {
     AttentionCall self{}, cross{};
-    Variable memory{};  ///< {B, S, width of keys}: what cross-attention looks at
+    Variable memory{};  ///< {B, S, width of keys}: what cross-attention looks at, unless it is cross.memory
   };
   Variable operator()(Tape&, Variable x, const Call&);  ///< {B, L, width} -> the same
   void visit(const std::string& prefix, const Visitor&);

@@ -12,6 +12,8 @@
 
 namespace qkv::nn {
 
+struct SessionParts;
+
 /// A decoder that predicts each next token: embeddings, layers with causal attention, a norm, and a last product.
 class QKV_EXPORT LanguageModel {
  public:
@@ -32,6 +34,7 @@ class QKV_EXPORT LanguageModel {
   const Options& options() const { return stack_.options(); }
 
  private:
+  friend struct SessionParts;
   Rows head() { return head_ ? Rows(*head_) : Rows(token_embedding_); }
   TransformerStack stack_;
   Parameter token_embedding_;  ///< {vocabulary, width}
@@ -54,7 +57,8 @@ class QKV_EXPORT EncoderDecoder {
     int64_t source_vocabulary = 0;  ///< 0: that of the target, and one embedding for both
     int64_t source_context = 0;     ///< 0: that of the target
     int64_t encoder_layers = 0;     ///< 0: as many as the decoder has
-    std::vector<Attention> encoder_attention{}, cross_attention{};  ///< as TransformerOptions::attention; no mask is added
+    std::vector<Attention> encoder_attention{},
+        cross_attention{};  ///< as TransformerOptions::attention; no mask is added
   };
   /// Zeros. Throws OptionError.
   explicit EncoderDecoder(const Options&);
@@ -78,6 +82,7 @@ class QKV_EXPORT EncoderDecoder {
   const Options& options() const { return options_; }
 
  private:
+  friend struct SessionParts;
   Rows head() { return head_ ? Rows(*head_) : Rows(token_embedding_); }
   Variable hidden(Tape&, const Source&, View<const int32_t> target, const AttentionMaps&);
   Options options_;

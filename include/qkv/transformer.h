@@ -56,6 +56,19 @@ struct StackCall {
   View<const int32_t> memory_lengths{};  ///< {B}: rows of it that exist; absent: all
   /// Where the weights of a layer's heads go: {B, heads, L, L} and {B, heads, L, S} of layer n; absent views: nowhere.
   std::span<const View<void>> self_weights{}, cross_weights{};
+
+  // ---- step by step, on a tape that does not record ----
+  std::span<LayerCache> caches{};  ///< of each layer: tokens stand behind those that are there, and are added
+  View<const int32_t> rows{};      ///< {B}: how many tokens of each entry there are, the first ones; absent: all
+  std::span<const KeyValueCache> memories{};  ///< of each layer, by remember(): in place of `memory`
+};
+
+/// What the caches of a stack hold.
+struct CacheOptions {
+  int64_t batch = 1;
+  int64_t chunk = 64;    ///< most tokens of one call
+  int64_t rollback = 0;  ///< how many can be taken back where layers have windows; elsewhere all can
+  DType dtype = DType::kFloat32;
 };
 
 /// Embeddings with positions, layers, and a norm: an encoder, a decoder, or a decoder that looks at an encoder's memory too.
@@ -70,10 +83,18 @@ class QKV_EXPORT TransformerStack {
   Variable operator()(Tape&, View<const int32_t> ids, const Rows& tokens, const StackCall& = {});
   void visit(const std::string& prefix, const Visitor&);
   const TransformerOptions& options() const { return options_; }
+  /// A cache for each layer: SlidingCache where its formula has a window that is shorter than the context. Throws OptionError.
+  std::vector<LayerCache> make_caches(const CacheOptions&) const;
+  /// Projects a memory {B, S, width} once for each layer.
+  std::vector<KeyValueCache> remember(Tape&, const Variable& memory);
+  /// Whether tokens may pass the context step by step: each layer has a window, and positions are relative or none.
+  bool can_slide() const;
   int64_t additions() const;  ///< parts of layers that write into the residual stream
 
  private:
-  Variable embedded(Tape&, View<const int32_t> ids, const Rows& tokens);
+  Variable embedded(Tape&, View<const int32_t> ids, const Rows& tokens, const StackCall&);
+  Variable add_positions(Tape&, const Variable& x, const StackCall&);
+  Variable bias_of(Tape&, const Inputs&);
   TransformerLayer::Call call_of(Tape&, int64_t length, const StackCall&);
   TransformerOptions options_;
   Kind kind_;

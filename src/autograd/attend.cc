@@ -84,10 +84,10 @@ std::array<Targets, 3> targets_of(const AttentionVariables& in) {
 Variable attend(Tape& tape, const Attention& attention, const AttentionVariables& in) {
   Inputs inputs = inputs_of(in);
   if (tape.training() && attention.dropout() > 0 && !inputs.dropout_keep) inputs.dropout_seed = tape.next_seed();
-  if (!in.query || in.query.layout().rank != 4 || !in.value || in.value.layout().rank != 4)
-    shape_error("attend: query is {} and value {}, expected {{B, heads, rows, width}} of both",
-                in.query ? in.query.layout() : Layout(), in.value ? in.value.layout() : Layout());
-  const int64_t b = in.query.shape(0), h = in.query.shape(1), l = in.query.shape(2), width = in.value.shape(3);
+  if (!in.query || inputs.query.rank != 4 || inputs.value.rank != 4)
+    shape_error("attend: query is {} and value {}, expected {{B, heads, rows, width}} of both", inputs.query,
+                inputs.value);
+  const int64_t b = in.query.shape(0), h = in.query.shape(1), l = in.query.shape(2), width = inputs.value.shape[3];
   const int64_t sizes[] = {b, l, h * width};
   const Variable out = tape.make(Layout(sizes), in.query.dtype());
   const int64_t head_sizes[] = {b, h, l, width}, head_steps[] = {l * h * width, width, h * width, 1};

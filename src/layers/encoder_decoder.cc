@@ -58,7 +58,8 @@ Variable EncoderDecoder::encode(Tape& tape, const Source& source, std::span<cons
                   {.lengths = source.lengths, .self_weights = weights});
 }
 
-Variable EncoderDecoder::hidden(Tape& tape, const Source& source, View<const int32_t> target, const AttentionMaps& weights) {
+Variable EncoderDecoder::hidden(Tape& tape, const Source& source, View<const int32_t> target,
+                                const AttentionMaps& weights) {
   if (target.rank != 2 || target.shape[0] != source.ids.shape[0])
     shape_error("EncoderDecoder: target is {}, expected {{{}, L}}, an entry for each of the source {}", target,
                 source.ids.shape[0], source.ids);
@@ -69,12 +70,13 @@ Variable EncoderDecoder::hidden(Tape& tape, const Source& source, View<const int
                    .cross_weights = weights.cross});
 }
 
-Variable EncoderDecoder::logits(Tape& tape, const Source& source, View<const int32_t> target, const AttentionMaps& weights) {
+Variable EncoderDecoder::logits(Tape& tape, const Source& source, View<const int32_t> target,
+                                const AttentionMaps& weights) {
   return linear(tape, hidden(tape, source, target, weights), head());
 }
 
-Variable EncoderDecoder::loss(Tape& tape, const Source& source, View<const int32_t> target,
-                              View<const int32_t> targets, const TargetOptions& options) {
+Variable EncoderDecoder::loss(Tape& tape, const Source& source, View<const int32_t> target, View<const int32_t> targets,
+                              const TargetOptions& options) {
   return prediction_loss(tape, hidden(tape, source, target, {}), head(), targets, options);
 }
 

@@ -70,9 +70,9 @@ TEST_P(EncoderDecoderTest, PaddingChangesNoBitOfTheRest) {
     for (size_t n = 0; n < 4; ++n) source[size_t(source_length) + n] = text[n];
     for (size_t n = 0; n < 3; ++n) target[size_t(target_length) + n] = text[n + 4];
     const int32_t lengths[] = {int32_t(source_length), 4};
-    return rows_of_entry(model.logits(tape, {{source.data(), {2, source_length}}, {lengths, {2}}},
-                                      {target.data(), {2, target_length}}),
-                         3);
+    return rows_of_entry(
+        model.logits(tape, {{source.data(), {2, source_length}}, {lengths, {2}}}, {target.data(), {2, target_length}}),
+        3);
   };
   const auto wanted = run(4, 3, 0);
   EXPECT_EQ(wanted, run(9, 3, 5));
@@ -157,7 +157,8 @@ TEST(EncoderDecoder, RefusesWhatDoesNotFitNamingBoth) {
   const auto ids = tokens(30, 11, 0);
   const int32_t lengths[] = {1, 1, 1};
   Tape tape;
-  EXPECT_THROW(model.logits(tape, {.ids = {ids.data(), {2, 10}}}, {ids.data(), {2, 3}}), ShapeError);  // beyond the context
+  EXPECT_THROW(model.logits(tape, {.ids = {ids.data(), {2, 10}}}, {ids.data(), {2, 3}}),
+               ShapeError);  // beyond the context
   EXPECT_THROW(model.logits(tape, {.ids = {ids.data(), {2, 5}}}, {ids.data(), {3, 3}}), ShapeError);
   EXPECT_THROW(model.logits(tape, {{ids.data(), {2, 5}}, {lengths, {3}}}, {ids.data(), {2, 3}}), ShapeError);
   EXPECT_THROW(EncoderDecoder({.decoder = {.vocabulary = 3, .context = 0}}), OptionError);

@@ -46,6 +46,18 @@ void expect_rows(const char* name, const Variable& x, int64_t width) {
     shape_error("MultiHeadAttention: {} is {}, expected {{B, rows, {}}}", name, x ? x.layout() : Layout(), width);
 }
 
+void expect_no_record(const Tape& tape, const char* what) {
+  if (tape.is_recording())
+    option_error("MultiHeadAttention: {} has no gradient, but the tape records; make one with training = false", what);
+}
+
+/// What a call and a cache bring together.
+Inputs with(Inputs masks, const Inputs& cached) {
+  masks.query = cached.query, masks.key = cached.key, masks.value = cached.value;
+  masks.key_lengths = cached.key_lengths, masks.query_offset = cached.query_offset, masks.key_start = cached.key_start;
+  return masks;
+}
+
 }  // namespace
 
 MultiHeadAttention::MultiHeadAttention(const Options& options)
@@ -105,19 +117,32 @@ Variable MultiHeadAttention::operator()(Tape& tape, const Variable& x, const Att
   if (!in_proj_weight || !all_or_no_bias || o.normalises_heads) return (*this)(tape, x, x, x, call);
   const Variable projected = linear(tape, x, *in_proj_weight, in_proj_bias ? &*in_proj_bias : nullptr);
   const Widths widths(o);
-  return attend_to(tape, heads_of(projected, o.heads, o.head_dim),
-                   heads_of(projected, o.key_heads, o.head_dim, widths.query),
-                   heads_of(projected, o.key_heads, o.value_head_dim, widths.query + widths.key), call);
+  return attend_to(tape,
+                   {.query = heads_of(projected, o.heads, o.head_dim),
+                    .key = heads_of(projected, o.key_heads, o.head_dim, widths.query),
+                    .value = heads_of(projected, o.key_heads, o.value_head_dim, widths.query + widths.key)},
+                   call);
 }
 
 Variable MultiHeadAttention::operator()(Tape& tape, const Variable& x, const Variable& key, const Variable& value,
                                         const AttentionCall& call) {
   const Options& o = options_;
-  expect_rows("x", x, o.width), expect_rows("key", key, o.key_width), expect_rows("value", value, o.value_width);
-  Variable q = project(tape, Part::kQuery, x), k = project(tape, Part::kKey, key);
-  if (o.normalises_heads) q = normalise(tape, *query_norm, q), k = normalise(tape, *key_norm, k);
-  return attend_to(tape, heads_of(q, o.heads, o.head_dim), heads_of(k, o.key_heads, o.head_dim),
-                   heads_of(project(tape, Part::kValue, value), o.key_heads, o.value_head_dim), call);
+  expect_rows("x", x, o.width);
+  if (call.memory) return attend_memory(tape, x, call);
+  Variable q = project(tape, Part::kQuery, x);
+  if (o.normalises_heads) q = normalise(tape, *query_norm, q);
+  Heads heads = keys_of(tape, key, value);
+  heads.query = heads_of(q, o.heads, o.head_dim);
+  return attend_to(tape, heads, call);
+}
+
+MultiHeadAttention::Heads MultiHeadAttention::keys_of(Tape& tape, const Variable& key, const Variable& value) {
+  const Options& o = options_;
+  expect_rows("key", key, o.key_width), expect_rows("value", value, o.value_width);
+  Variable k = project(tape, Part::kKey, key);
+  if (o.normalises_heads) k = normalise(tape, *key_norm, k);
+  return {.key = heads_of(k, o.key_heads, o.head_dim),
+          .value = heads_of(project(tape, Part::kValue, value), o.key_heads, o.value_head_dim)};
 }
 
 /// Each head of {B, rows, heads * dim} on its own.
@@ -126,16 +151,56 @@ Variable MultiHeadAttention::normalise(Tape& tape, Norm& norm, const Variable& x
   return norm(tape, x.seen_as(Layout(sizes))).seen_as(x.layout());
 }
 
-Variable MultiHeadAttention::attend_to(Tape& tape, Variable q, Variable k, const Variable& v,
-                                       const AttentionCall& call) {
+Variable MultiHeadAttention::attend_to(Tape& tape, Heads h, const AttentionCall& call) {
+  if (call.cache) return attend_cached(tape, h, call);
   if (options_.rotary) {
-    q = rotate(tape, *options_.rotary, q, call.positions);
-    k = rotate(tape, *options_.rotary, k, call.positions);
+    h.query = rotate(tape, *options_.rotary, h.query, call.positions);
+    h.key = rotate(tape, *options_.rotary, h.key, call.positions);
   }
-  const Variable heads =
-      attend(tape, options_.formula,
-             {.query = q, .key = k, .value = v, .bias = call.bias, .weights = call.weights, .rest = call.masks});
+  const Variable heads = attend(tape, options_.formula,
+                                {.query = h.query,
+                                 .key = h.key,
+                                 .value = h.value,
+                                 .bias = call.bias,
+                                 .weights = call.weights,
+                                 .rest = call.masks});
   return out_proj(tape, heads);
+}
+
+Variable MultiHeadAttention::attend_cached(Tape& tape, Heads h, const AttentionCall& call) {
+  expect_no_record(tape, "a cache");
+  AttentionVariables in{.query = h.query, .weights = call.weights};
+  std::visit(
+      [&](auto& cache) {
+        if (options_.rotary) {
+          const RowPositions behind{.offsets = cache.lengths()};
+          in.query = rotate(tape, *options_.rotary, h.query, behind);
+          h.key = rotate(tape, *options_.rotary, h.key, behind);
+        }
+        cache.append(h.key.value(), h.value.value(), call.cache_rows, tape.call());
+        in.rest = with(call.masks, cache.inputs(in.query.value()));
+      },
+      *call.cache);
+  if (call.bias_of) in.bias = call.bias_of(in.rest);
+  return out_proj(tape, attend(tape, options_.formula, in));
+}
+
+void MultiHeadAttention::remember(Tape& tape, const Variable& key, const Variable& value, KeyValueCache& cache) {
+  expect_no_record(tape, "a memory");
+  Heads h = keys_of(tape, key, value);
+  if (options_.rotary) h.key = rotate(tape, *options_.rotary, h.key, {.offsets = cache.lengths()});
+  cache.append(h.key.value(), h.value.value(), {}, tape.call());
+}
+
+Variable MultiHeadAttention::attend_memory(Tape& tape, const Variable& x, const AttentionCall& call) {
+  expect_no_record(tape, "a memory");
+  Variable q = project(tape, Part::kQuery, x);
+  if (options_.normalises_heads) q = normalise(tape, *query_norm, q);
+  q = heads_of(q, options_.heads, options_.head_dim);
+  if (options_.rotary) q = rotate(tape, *options_.rotary, q, call.positions);
+  AttentionVariables in{.query = q, .bias = call.bias, .weights = call.weights, .rest = call.masks};
+  in.rest.key = call.memory->keys(), in.rest.value = call.memory->values();
+  return out_proj(tape, attend(tape, options_.formula, in));
 }
 
 void MultiHeadAttention::visit(const std::string& prefix, const Visitor& f) {

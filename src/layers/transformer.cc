@@ -29,6 +29,7 @@ Attention nth(const std::vector<Attention>& formulas, int64_t n) {
 /// The formula of layer n: what was given, causal in decoders, and what its positions add.
 Attention formula_of(const TransformerOptions& o, Kind kind, int64_t n) {
   Attention a = nth(o.attention, n);
+  a.align(Align::kTopLeft);  // behind padding too
   if (kind != Kind::kEncoder) a.visible(Causal{});
   if (a.align() == Align::kUnset) a.align(Align::kTopLeft);  // queries and keys are the same rows, of any length
   if (o.positions == Positions::kAlibi) a.score(Alibi{});
@@ -96,11 +97,12 @@ TransformerStack::TransformerStack(const TransformerOptions& options, Kind kind,
 
 int64_t TransformerStack::additions() const { return options_.layers * (kind_ == Kind::kCrossDecoder ? 3 : 2); }
 
-Variable TransformerStack::embedded(Tape& tape, View<const int32_t> ids, const Rows& tokens) {
+Variable TransformerStack::embedded(Tape& tape, View<const int32_t> ids, const Rows& tokens, const StackCall& c) {
   if (ids.rank != 2 || ids.shape[1] > options_.context)
     shape_error("TransformerStack: ids is {}, expected {{B, L}} with L of at most {}, the context", ids,
                 options_.context);
   Variable x = embed(tape, ids, tokens);
+  if (!c.caches.empty()) return add_positions(tape, x, c);
   if (position_embedding_) x = add_rows(tape, x, *position_embedding_);
   if (options_.positions == Positions::kSinusoidal) x = add_rows(tape, x, sinusoids_.view());
   return dropout(tape, x, options_.dropout);
@@ -110,22 +112,31 @@ TransformerLayer::Call TransformerStack::call_of(Tape& tape, int64_t length, con
   TransformerLayer::Call call{.memory = c.memory};
   call.self.masks.key_lengths = c.lengths;
   call.cross.masks.key_lengths = c.memory_lengths;
-  if (kind_ == Kind::kCrossDecoder && !c.memory) option_error("TransformerStack: memory is absent; encode a source");
+  if (kind_ == Kind::kCrossDecoder && !c.memory && c.memories.empty())
+    option_error("TransformerStack: memory is absent; encode a source");
   if (options_.positions == Positions::kAlibi) call.self.masks.alibi_slopes = alibi_slopes_.view();
   const auto sides = kind_ == Kind::kEncoder ? T5Buckets::Sides::kBoth : T5Buckets::Sides::kPast;
-  if (relative_table_)
+  call.self.cache_rows = c.rows;
+  if (relative_table_ && !c.caches.empty())
+    call.self.bias_of = [this, &tape](const Inputs& in) { return bias_of(tape, in); };
+  else if (relative_table_)
     call.self.bias = t5_bias(tape, {.sides = sides}, {.queries = length, .keys = length}, *relative_table_);
   return call;
 }
 
 Variable TransformerStack::operator()(Tape& tape, View<const int32_t> ids, const Rows& tokens, const StackCall& c) {
-  Variable x = embedded(tape, ids, tokens);
+  for (const auto& [name, n] : {std::pair{"caches", c.caches.size()}, std::pair{"memories", c.memories.size()}})
+    if (n != 0 && n != layers_.size())
+      option_error("TransformerStack: {} {} and {} layers, expected one for each", n, name, layers_.size());
+  Variable x = embedded(tape, ids, tokens, c);
   TransformerLayer::Call call = call_of(tape, ids.shape[1], c);
   const auto nth_view = [](std::span<const View<void>> views, size_t n) {
     return n < views.size() ? views[n] : View<void>{};
   };
   for (size_t n = 0; n < layers_.size(); ++n) {
     call.self.weights = nth_view(c.self_weights, n), call.cross.weights = nth_view(c.cross_weights, n);
+    if (!c.caches.empty()) call.self.cache = &c.caches[n];
+    if (!c.memories.empty()) call.cross.memory = &c.memories[n];
     x = (*layers_[n])(tape, x, call);
   }
   return (*norm_)(tape, x);

@@ -55,9 +55,9 @@ template <class Part> Variable TransformerLayer::residual(Tape& tape, Norm& norm
 }
 
 Variable TransformerLayer::operator()(Tape& tape, Variable x, const Call& call) {
-  if (bool(call.memory) != bool(multihead_attn))
+  if ((call.memory || call.cross.memory) != bool(multihead_attn))
     option_error("TransformerLayer: memory is {} and cross-attention {}, expected both or neither",
-                 call.memory ? "given" : "absent", multihead_attn ? "there" : "absent");
+                 call.memory || call.cross.memory ? "given" : "absent", multihead_attn ? "there" : "absent");
   x = residual(tape, norm1, x, [&](const Variable& y) { return self_attn(tape, y, call.self); });
   if (multihead_attn) {
     x = residual(tape, norm2, x,
