@@ -31,7 +31,6 @@ Attention formula_of(const TransformerOptions& o, Kind kind, int64_t n) {
   Attention a = nth(o.attention, n);
   a.align(Align::kTopLeft);  // behind padding too
   if (kind != Kind::kEncoder) a.visible(Causal{});
-  if (a.align() == Align::kUnset) a.align(Align::kTopLeft);  // queries and keys are the same rows, of any length
   if (o.positions == Positions::kAlibi) a.score(Alibi{});
   if (o.positions == Positions::kT5) a.score(Bias{});
   return a;

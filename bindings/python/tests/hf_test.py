@@ -23,15 +23,20 @@ GENERATING = pytest.mark.parametrize("name", [n for n, f in FAMILIES.items() if 
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of each call of qkv.attention, so that a test can say that it was called, and how."""
+    """The options of each attention, so that a test can say that it was called, and how."""
     seen: list[dict[str, Any]] = []
-    inner = qkv.hf.attention
+    inner, compute = qkv.hf.fill, qkv.hf.run
 
-    def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
-        seen.append(options)
-        return inner(q, k, v, **options)
+    def fill(problem: Any, options: Any) -> None:
+        seen.append(dict(options))
+        inner(problem, options)
 
-    monkeypatch.setattr(qkv.hf, "attention", attention)
+    def run(problem: Any, wanted: Any, top: int) -> Any:
+        seen[-1]["makes_weights"] = "weights" in wanted
+        return compute(problem, wanted, top)
+
+    monkeypatch.setattr(qkv.hf, "fill", fill)
+    monkeypatch.setattr(qkv.hf, "run", run)
     return seen
 
 
@@ -196,7 +201,7 @@ def test_as_little_as_possible_is_said(name: str, padded: str | None, words: set
             1, {None: slice(0), "left": slice(3), "right": slice(9, None), "middle": slice(4, 6)}[padded]
         ] = 0
     family.make("qkv")(**given)
-    said = {n for n, x in calls[0].items() if x is not None} - {"q_offset", "key_start", "scale", "layout"}
+    said = {n for n, x in calls[0].items() if x is not None} - {"q_offset", "key_start", "scale", "makes_weights"}
     assert said == words
 
 
@@ -315,10 +320,10 @@ def test_weights_are_made_only_if_asked_for(calls: list[dict[str, Any]]) -> None
         with torch.no_grad():
             model = family.make("qkv")
             model(**given)
-            assert not any(options.get("return_weights") for options in calls)
+            assert not any(options["makes_weights"] for options in calls)
             calls.clear()
             model(**given, output_attentions=True)
-            assert all(options.get("return_weights") for options in calls)
+            assert all(options["makes_weights"] for options in calls)
             calls.clear()
 
 
