@@ -83,7 +83,7 @@ TYPED_TEST(Products, AreWithinTheBoundOfASumInOrder) {
       y.each([&](int64_t m, int64_t n, int64_t, int64_t) {
         long double magnitude = 0;
         const long double exact = p.template exact<TypeParam>(m, n, &magnitude);
-        const long double bound = kRounding<TypeParam> * (s.k + 3) * (fuses(name) ? 1 : 2) * magnitude;
+        const long double bound = kRounding<TypeParam> * double(s.k + 3) * (fuses(name) ? 1 : 2) * magnitude;
         ASSERT_LE(std::fabs(y.get(m, n) - exact), bound) << name << ' ' << s.m << 'x' << s.n << 'x' << s.k;
       });
     }
