@@ -181,7 +181,7 @@ class Attention(Compared, unittest.TestCase):
 
     def test_averaged_weights_are_the_mean_of_the_heads(self):
         def test(dtype):
-            module, inputs, run_theirs = self.attention(dtype)
+            module, inputs, _ = self.attention(dtype)
             x = inputs["x"]
             ours = run("layers_of_torch", {"x": x, **{f"state.{k}": t for k, t in module.state_dict().items()}},
                        {"kind": "attention", "bias": True, "formula": "softmax", "width": WIDTH, "heads": HEADS, "weights": True})
