@@ -21,6 +21,10 @@ namespace qkv::nn {
 /// Sees every parameter with its name, "layers.0.self_attn.out_proj.weight".
 using Visitor = std::function<void(const std::string& name, Parameter&)>;
 
+class MultiHeadAttention;
+/// Sees every attention with its name, "layers.0.self_attn".
+using AttentionVisitor = std::function<void(const std::string& name, MultiHeadAttention&)>;
+
 /// y = x W^T + b.   weight {out, in}, bias {out}
 class QKV_EXPORT Linear {
  public:
@@ -116,6 +120,7 @@ class QKV_EXPORT MultiHeadAttention {
   std::optional<Parameter> in_proj_bias;
   Linear out_proj;
   std::optional<Norm> query_norm, key_norm;
+  AttentionWatcher* watcher = nullptr;  ///< who looks at the passes that a tape records
 
  private:
   enum class Part : uint8_t { kQuery, kKey, kValue };
@@ -164,6 +169,7 @@ class QKV_EXPORT TransformerLayer {
   };
   Variable operator()(Tape&, Variable x, const Call&);  ///< {B, L, width} -> the same
   void visit(const std::string& prefix, const Visitor&);
+  void visit_attention(const std::string& prefix, const AttentionVisitor&);
 
   MultiHeadAttention self_attn;
   std::unique_ptr<MultiHeadAttention> multihead_attn;

@@ -31,6 +31,7 @@ class QKV_EXPORT LanguageModel {
   /// The mean cross-entropy of the targets {B, L}, in nats.
   Variable loss(Tape&, View<const int32_t> ids, View<const int32_t> targets, const TargetOptions& = {});
   void visit(const std::string& prefix, const Visitor&);
+  void visit_attention(const std::string& prefix, const AttentionVisitor&);
   const Options& options() const { return stack_.options(); }
 
  private:
@@ -79,6 +80,7 @@ class QKV_EXPORT EncoderDecoder {
                 const TargetOptions& = {});
 
   void visit(const std::string& prefix, const Visitor&);
+  void visit_attention(const std::string& prefix, const AttentionVisitor&);
   const Options& options() const { return options_; }
 
  private:

@@ -1,5 +1,6 @@
 // What a tape can differentiate. Each operation computes at once, and records how to go back where its tape records.
 #pragma once
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,17 @@
 
 namespace qkv::nn {
 
+/// Looks at the forward passes of an attention that a tape records, without changing a bit of them.
+class QKV_EXPORT AttentionWatcher {
+ public:
+  virtual ~AttentionWatcher();
+  /// Before a pass: where facts about its rows go, {B, Hq, L} each. Nothing: it does not look at this one, which then costs no
+  /// more than one that nobody watches.
+  virtual std::optional<qkv::RowStatistics> begin(const Inputs&) = 0;
+  /// After a pass that it looks at: with the sums of rows it may observe() the weights.
+  virtual void end(const Attention&, const Inputs&, const RowSums&, const Call&) = 0;
+};
+
 /// The tensors of an attention: those that may have a gradient as variables, all others as views that live until backward() has
 /// run. An absent variable is a tensor that there is not.
 struct AttentionVariables {
@@ -18,7 +30,8 @@ struct AttentionVariables {
   Variable bias{}, alibi_slopes{}, sinks{};               ///< as in Inputs, float32 or float64
   std::vector<std::pair<std::string, Variable>> named{};  ///< softcaps, scales, tensors of policies of one's own
   View<void> weights{};                                   ///< where the weights go, if wanted; without a gradient
-  Inputs rest{};  ///< masks, lengths, documents, offsets, numbers without a gradient
+  Inputs rest{};                        ///< masks, lengths, documents, offsets, numbers without a gradient
+  AttentionWatcher* watcher = nullptr;  ///< who looks at the pass, where the tape records it
 };
 
 /// attention(query, key, value) {B, L, Hq * Dv}: the heads side by side, as the projection after them reads them. Dropout of the

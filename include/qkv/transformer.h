@@ -82,6 +82,7 @@ class QKV_EXPORT TransformerStack {
   /// OptionError for an id that there is not.
   Variable operator()(Tape&, View<const int32_t> ids, const Rows& tokens, const StackCall& = {});
   void visit(const std::string& prefix, const Visitor&);
+  void visit_attention(const std::string& prefix, const AttentionVisitor&);
   const TransformerOptions& options() const { return options_; }
   /// A cache for each layer: SlidingCache where its formula has a window that is shorter than the context. Throws OptionError.
   std::vector<LayerCache> make_caches(const CacheOptions&) const;

@@ -81,6 +81,8 @@ std::array<Targets, 3> targets_of(const AttentionVariables& in) {
 
 }  // namespace
 
+AttentionWatcher::~AttentionWatcher() = default;
+
 Variable attend(Tape& tape, const Attention& attention, const AttentionVariables& in) {
   Inputs inputs = inputs_of(in);
   if (tape.training() && attention.dropout() > 0 && !inputs.dropout_keep) inputs.dropout_seed = tape.next_seed();
@@ -99,10 +101,15 @@ Variable attend(Tape& tape, const Attention& attention, const AttentionVariables
   const Layout rows(std::span<const int64_t>(head_sizes).first(3));
   const DType sums = in.query.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   const Variable row_max = tape.make(rows, sums), row_sum = tape.make(rows, sums);
-  forward(
-      attention, inputs,
-      {.out = heads.to_write(), .row_max = row_max.to_write(), .row_sum = row_sum.to_write(), .weights = in.weights},
-      tape.call());
+  const auto facts = in.watcher ? in.watcher->begin(inputs) : std::nullopt;
+  forward(attention, inputs,
+          {.out = heads.to_write(),
+           .row_max = row_max.to_write(),
+           .row_sum = row_sum.to_write(),
+           .rows = facts.value_or(qkv::RowStatistics{}),
+           .weights = in.weights},
+          tape.call());
+  if (facts) in.watcher->end(attention, inputs, {row_max.value(), row_sum.value()}, tape.call());
   const auto from = variables_of(in);
   const Variable made[] = {out};
   tape.record(made, from, [&tape, attention, in, heads, row_max, row_sum, seed = inputs.dropout_seed] {

@@ -88,4 +88,9 @@ void EncoderDecoder::visit(const std::string& prefix, const Visitor& f) {
   if (head_) f(prefix + "head.weight", *head_);
 }
 
+void EncoderDecoder::visit_attention(const std::string& prefix, const AttentionVisitor& f) {
+  encoder_.visit_attention(prefix + "encoder.", f);
+  decoder_.visit_attention(prefix + "decoder.", f);
+}
+
 }  // namespace qkv::nn

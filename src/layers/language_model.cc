@@ -29,4 +29,8 @@ void LanguageModel::visit(const std::string& prefix, const Visitor& f) {
   if (head_) f(prefix + "head.weight", *head_);
 }
 
+void LanguageModel::visit_attention(const std::string& prefix, const AttentionVisitor& f) {
+  stack_.visit_attention(prefix, f);
+}
+
 }  // namespace qkv::nn

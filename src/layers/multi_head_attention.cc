@@ -163,7 +163,8 @@ Variable MultiHeadAttention::attend_to(Tape& tape, Heads h, const AttentionCall&
                                  .value = h.value,
                                  .bias = call.bias,
                                  .weights = call.weights,
-                                 .rest = call.masks});
+                                 .rest = call.masks,
+                                 .watcher = watcher});
   return out_proj(tape, heads);
 }
 

@@ -148,4 +148,9 @@ void TransformerStack::visit(const std::string& prefix, const Visitor& f) {
   norm_->visit(prefix + "norm.", f);
 }
 
+void TransformerStack::visit_attention(const std::string& prefix, const AttentionVisitor& f) {
+  for (size_t n = 0; n < layers_.size(); ++n)
+    layers_[n]->visit_attention(prefix + "layers." + std::to_string(n) + ".", f);
+}
+
 }  // namespace qkv::nn

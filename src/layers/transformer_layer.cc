@@ -74,4 +74,9 @@ void TransformerLayer::visit(const std::string& prefix, const Visitor& f) {
   if (norm3) norm3->visit(prefix + "norm3.", f);
 }
 
+void TransformerLayer::visit_attention(const std::string& prefix, const AttentionVisitor& f) {
+  f(prefix + "self_attn", self_attn);
+  if (multihead_attn) f(prefix + "multihead_attn", *multihead_attn);
+}
+
 }  // namespace qkv::nn
