@@ -42,6 +42,15 @@ class QKV_EXPORT LanguageModel {
   std::optional<Parameter> head_;
 };
 
+/// How a text is written token by token.
+struct DecodeOptions {
+  int32_t begin = 0;    ///< the token before the first
+  int32_t end = 1;      ///< the token after the last
+  int64_t longest = 0;  ///< tokens that are written at most, the end included; 0: as many as the context has
+  DType storage = DType::kFloat32;  ///< as TapeOptions
+  Call call{};
+};
+
 /// Where attention weights of a call go: of layer n {B, heads, rows, columns}; absent views: nowhere.
 struct AttentionMaps {
   std::span<const View<void>> encoder{}, decoder{}, cross{};
@@ -79,6 +88,9 @@ class QKV_EXPORT EncoderDecoder {
   Variable loss(Tape&, const Source&, View<const int32_t> target, View<const int32_t> targets,
                 const TargetOptions& = {});
 
+  /// The likeliest next token again and again, of equal ones the lowest: what was written for each entry, without begin and end.
+  /// Throws ShapeError, OptionError.
+  std::vector<std::vector<int32_t>> greedy(const Source&, const DecodeOptions&);
   void visit(const std::string& prefix, const Visitor&);
   void visit_attention(const std::string& prefix, const AttentionVisitor&);
   const Options& options() const { return options_; }

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "qkv/dropout.h"
 #include "qkv/error.h"
@@ -123,8 +123,8 @@ TEST(EncoderDecoder, GivesTheWeightsOfCrossAttention) {
 
 TEST(EncoderDecoder, LearnsToTurnEightTextsAround) {
   constexpr int64_t kTexts = 8, kLength = 6;
-  constexpr int32_t kBegin = 0;
-  EncoderDecoder model({.decoder = {.vocabulary = 10, .context = kLength + 1, .width = 32, .layers = 1, .heads = 4}});
+  constexpr int32_t kBegin = 0, kEnd = 1;
+  EncoderDecoder model({.decoder = {.vocabulary = 10, .context = kLength + 2, .width = 32, .layers = 1, .heads = 4}});
   model.initialise(5);
   const auto source = [&] {
     auto ids = tokens(kTexts * kLength, 8, 9);
@@ -132,14 +132,18 @@ TEST(EncoderDecoder, LearnsToTurnEightTextsAround) {
     return ids;
   }();
   std::vector<int32_t> target, next;
-  for (int64_t b = 0; b < kTexts; ++b)
-    for (int64_t l = 0; l < kLength; ++l) {
-      next.push_back(source[size_t(b * kLength + kLength - 1 - l)]);
-      target.push_back(l == 0 ? kBegin : next[next.size() - 2]);
-    }
+  std::vector<std::vector<int32_t>> turned;
+  for (int64_t b = 0; b < kTexts; ++b) {
+    const auto first = source.begin() + b * kLength;
+    auto& text = turned.emplace_back(first, first + kLength);
+    std::ranges::reverse(text);
+    target.push_back(kBegin);
+    target.insert(target.end(), text.begin(), text.end()), next.insert(next.end(), text.begin(), text.end());
+    next.push_back(kEnd);
+  }
   Optimiser optimiser(parameters_of(model), {});
   Tape tape;
-  const View<const int32_t> rows(target.data(), {kTexts, kLength}), wanted(next.data(), {kTexts, kLength});
+  const View<const int32_t> rows(target.data(), {kTexts, kLength + 1}), wanted(next.data(), {kTexts, kLength + 1});
   double loss = 1e9;
   int step = 0;
   for (; step < 200 && loss > 0.05 * std::log(10); ++step) {
@@ -150,6 +154,10 @@ TEST(EncoderDecoder, LearnsToTurnEightTextsAround) {
     optimiser.step({.learning_rate = 1e-2, .clip_norm = 1});
   }
   EXPECT_LT(loss, 0.05 * std::log(10)) << "after " << step << " steps";
+  const EncoderDecoder::Source from{.ids = {source.data(), {kTexts, kLength}}};
+  EXPECT_EQ(model.greedy(from, {.begin = kBegin, .end = kEnd}), turned);
+  for (const auto& text : model.greedy(from, {.begin = kBegin, .end = kEnd, .longest = 2})) EXPECT_EQ(text.size(), 2U);
+  EXPECT_THROW(model.greedy(from, {.longest = 99}), OptionError);
 }
 
 TEST(EncoderDecoder, RefusesWhatDoesNotFitNamingBoth) {
