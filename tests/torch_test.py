@@ -112,7 +112,7 @@ def ignored_pairs(rows, keys):
     return mask
 
 
-class Attention(Compared, unittest.TestCase):
+class SlowAttention(Compared, unittest.TestCase):
     """torch.nn.MultiheadAttention."""
 
     def attention(self, dtype, *, cross=False, bias=True, kdim=None, vdim=None, formula="softmax", masks=None, **call):
@@ -189,7 +189,7 @@ class Attention(Compared, unittest.TestCase):
         self.each_type(test)
 
 
-class Layers(Compared, unittest.TestCase):
+class SlowLayers(Compared, unittest.TestCase):
     """torch.nn.TransformerEncoderLayer, TransformerDecoderLayer and stacks of two."""
 
     def each_kind(self, test):
@@ -246,7 +246,7 @@ class Layers(Compared, unittest.TestCase):
         self.each_kind(lambda dtype, options: self.decoder(dtype, options, layers=2))
 
 
-class Training(unittest.TestCase):
+class SlowTraining(unittest.TestCase):
     def test_fifty_steps_have_pytorchs_losses(self):
         torch.set_num_threads(1)
         settings = training.SETTINGS
