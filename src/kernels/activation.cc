@@ -25,7 +25,7 @@ template <class D> HWY_INLINE hn::Vec<D> Times(D d, hn::Vec<D> x, hn::Vec<D> p) 
 
 /// The smaller one, NaN where x is NaN.
 template <class D> HWY_INLINE hn::Vec<D> AtMost(D, hn::Vec<D> x, hn::Vec<D> most) {
-#if HWY_TARGET == HWY_SCALAR
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
   return hn::IfThenElse(hn::Gt(x, most), most, x);
 #else
   return hn::Min(most, x);  // the second one of a pair with a NaN on x86, NaN on Arm
