@@ -130,8 +130,7 @@ class QKV_EXPORT Tape {
   void reset_peak();
 
   // ---- for operations ----
-  /// A tensor for an operation to fill, contiguous, of the tape's storage type unless told.
-  Variable make(std::initializer_list<int64_t> shape);
+  /// A tensor for an operation to fill, contiguous.
   Variable make(const Layout& shape, DType);
   /// `back` runs in backward(), if a gradient has come to one of `made` by then. Recorded only where one of `from` needs a
   /// gradient; `made` need one from here on.

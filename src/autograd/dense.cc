@@ -5,12 +5,12 @@
 #include "autograd/packs.h"
 #include "autograd/parameter_rows.h"
 #include "autograd/rows.h"
+#include "autograd/scratch.h"
 #include "core/elements.h"
+#include "nn/rows.h"
 
 namespace qkv::nn {
 namespace {
-
-Update update(const Variable::Sink& sink) { return sink.add ? Update::kAdd : Update::kWrite; }
 
 /// A copy of a matrix, rounded to a 16-bit type.
 Variable rounded_to(Tape& tape, DType type, const Variable& w) {
@@ -36,25 +36,7 @@ const PackedMatrix<T>& packed(Tape& tape, const Rows& rows, const Variable& weig
   return pack.matrix;
 }
 
-/// f with a null pointer to the type in which products of such tensors are computed.
-template <class F> void with_sums(DType type, const F& f) {
-  if (type == DType::kFloat64) f(static_cast<double*>(nullptr));
-  else f(static_cast<float*>(nullptr));
-}
-
 }  // namespace
-
-Variable rows_of(Tape& tape, const char* function, const char* name, const Rows& rows, int rank) {
-  if (!rows.of) return {};
-  const Variable all = tape.use(*rows.of);
-  if (all.layout().rank != rank) shape_error("{}: {} is {}, expected {} axes", function, name, all.layout(), rank);
-  const int64_t count = rows.count < 0 ? all.shape(0) - rows.first : rows.count;
-  if (rows.first < 0 || count < 0 || rows.first + count > all.shape(0))
-    shape_error("{}: {} {} has no rows {} to {}", function, name, all.layout(), rows.first, rows.first + count);
-  Layout part = all.layout();
-  part.shape[0] = count;
-  return all.seen_as(part, rows.first * part.strides[0]);
-}
 
 Dense::Dense(Tape& tape, const char* function, const Rows& weight, const Rows& bias, DType storage)
     : tape_(&tape),
@@ -73,17 +55,17 @@ Dense::Dense(Tape& tape, const char* function, const Rows& weight, const Rows& b
 
 void Dense::forward(View<const void> x, View<void> y) const {
   const Epilogue epilogue{.bias = bias_ ? bias_.value() : View<const void>{}};
-  with_sums(storage_, [&]<class T>(T*) {
+  with_arithmetic(storage_, [&]<class T>(T*) {
     product<T>(x, packed<T>(*tape_, rows_, weight_, storage_, Order::kForward), y, epilogue, tape_->call());
   });
 }
 
 void Dense::backward(View<const void> x, View<const void> dy, const Sinks& to) const {
-  if (to.bias.view) column_sums(dy, to.bias.view, update(to.bias), tape_->call());
-  if (to.weight.view) product_transposed(dy, x, to.weight.view, update(to.weight), tape_->call());
+  if (to.bias.view) column_sums(dy, to.bias.view, into(to.bias), tape_->call());
+  if (to.weight.view) product_transposed(dy, x, to.weight.view, into(to.weight), tape_->call());
   if (!to.x.view) return;
-  with_sums(storage_, [&]<class T>(T*) {
-    product<T>(dy, packed<T>(*tape_, rows_, weight_, storage_, Order::kBackward), to.x.view, {.update = update(to.x)},
+  with_arithmetic(storage_, [&]<class T>(T*) {
+    product<T>(dy, packed<T>(*tape_, rows_, weight_, storage_, Order::kBackward), to.x.view, {.into = into(to.x)},
                tape_->call());
   });
 }

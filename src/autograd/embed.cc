@@ -39,8 +39,7 @@ Variable embed(Tape& tape, View<const int32_t> ids, const Rows& table) {
   tape.record({y}, {t}, [&tape, t, y, flat, matrix] {
     const Variable::Sink sink = t.sink();
     if (!sink.view) return;
-    embedding_backward(flat, rows(y.gradient(), matrix), sink.view, {.into = sink.add ? Into::kAdd : Into::kWrite},
-                       tape.call());
+    embedding_backward(flat, rows(y.gradient(), matrix), sink.view, {.into = into(sink)}, tape.call());
   });
   return y;
 }

@@ -1,16 +1,10 @@
 // Tensors seen as matrices of rows.
 #pragma once
+#include "core/contiguous.h"
 #include "core/format.h"
 #include "qkv/autograd.h"
 
 namespace qkv::nn {
-
-inline bool is_contiguous(const Layout& x) {
-  int64_t step = 1;
-  for (int axis = x.rank - 1; axis >= 0; step *= x.shape[size_t(axis)], --axis)
-    if (x.shape[size_t(axis)] != 1 && x.strides[size_t(axis)] != step) return false;
-  return true;
-}
 
 /// {..., columns} as {rows, columns}. Throws ShapeError where it is not contiguous.
 inline Layout matrix_layout(const char* function, const Layout& x) {

@@ -4,6 +4,7 @@
 
 #include "autograd/rows.h"
 #include "nn/elementwise.h"
+#include "nn/parts.h"
 
 namespace qkv::nn {
 namespace {
@@ -11,9 +12,7 @@ namespace {
 /// Matrix (a, b) of a tensor of up to four axes, of which the last two are its own.
 template <class Void> View<Void> matrix_of(const View<Void>& v, int64_t a, int64_t b) {
   const int64_t sizes[] = {v.shape[2], v.shape[3]}, steps[] = {v.strides[2], v.strides[3]};
-  using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
-  Byte* first = static_cast<Byte*>(v.data) + v.offset(a, b) * int64_t(size_of(v.dtype));
-  return {first, v.dtype, Layout(sizes, steps)};
+  return {at(v, a, b), v.dtype, Layout(sizes, steps)};
 }
 
 /// With axes of size 1 in front, so that there are four.

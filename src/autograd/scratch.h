@@ -1,8 +1,12 @@
 // Contributions to gradients by functions that only overwrite.
 #pragma once
+#include "nn/into.h"
 #include "qkv/autograd.h"
 
 namespace qkv::nn {
+
+/// What a function that can add is to do with what a sink holds.
+inline Into into(const Variable::Sink& sink) { return sink.add ? Into::kAdd : Into::kWrite; }
 
 /// to += from, of one shape, along the last axis contiguous.
 void add_to(View<const void> from, View<void> to, const Call&);

@@ -134,10 +134,6 @@ Variable Tape::use(Parameter& parameter) const {
   return {std::move(node), parameter.value.view()};
 }
 
-Variable Tape::make(std::initializer_list<int64_t> shape) {
-  return make(Layout(std::span(shape.begin(), shape.size())), storage());
-}
-
 Variable Tape::make(const Layout& shape, DType dtype) {
   auto node = std::make_shared<Node>();
   node->pool = pool_;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/contiguous.h"
 #include "io/bytes.h"
 #include "qkv/error.h"
 
@@ -32,20 +33,12 @@ void pack_any(View<const void> from, std::byte* to) {
   }
 }
 
-bool lies_in_c_order(const Layout& layout) {
-  int64_t step = 1;
-  for (int axis = layout.rank; axis-- > 0; step *= layout.shape[axis]) {
-    if (layout.shape[axis] != 1 && layout.strides[axis] != step) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 CopyInOrder in_c_order(View<const void> tensor) {
   const size_t bytes = static_cast<size_t>(tensor.size()) * size_of(tensor.dtype);
   if (bytes == 0) return {};
-  if (lies_in_c_order(tensor)) return {{static_cast<const std::byte*>(tensor.data), bytes}};
+  if (is_contiguous(tensor)) return {{static_cast<const std::byte*>(tensor.data), bytes}};
   CopyInOrder copy{{}, allocate(bytes)};
   pack_any(tensor, copy.packed.get());
   copy.data = {copy.packed.get(), bytes};

@@ -35,14 +35,6 @@ template <class T> void Scale(const T* x, T factor, int64_t n, T* out) {
   ForVectors(d, n, [=](int64_t i, auto lanes) { lanes.store(d, hn::Mul(lanes.load(d, x + i), f), out + i); });
 }
 
-template <class T> void AddScaled(const T* x, T factor, int64_t n, T* to) {
-  const Full<T> d;
-  const auto f = hn::Set(d, factor);
-  ForVectors(d, n, [=](int64_t i, auto lanes) {
-    lanes.store(d, hn::MulAdd(lanes.load(d, x + i), f, lanes.load(d, to + i)), to + i);
-  });
-}
-
 template <class T> void Drop(const T* x, const uint64_t* keep, T factor, int64_t n, T* out) {
   const Full<T> d;
   const auto f = hn::Set(d, factor);
@@ -50,20 +42,6 @@ template <class T> void Drop(const T* x, const uint64_t* keep, T factor, int64_t
     const auto kept = RowMask(d, keep[i / 64], size_t(i % 64));
     lanes.store(d, hn::IfThenElseZero(kept, hn::Mul(lanes.load(d, x + i), f)), out + i);
   });
-}
-
-template <class T> void AddRows(const T* x, int64_t stride, int rows, int64_t columns, T* to) {
-  const Full<T> d;
-  int r = 0;
-  for (; r + 4 <= rows; r += 4)
-    ForVectors(d, columns, [=](int64_t c, auto lanes) {
-      const T* first = x + r * stride + c;
-      auto sum = hn::Add(lanes.load(d, to + c), lanes.load(d, first));
-      sum = hn::Add(sum, lanes.load(d, first + stride));
-      sum = hn::Add(sum, lanes.load(d, first + 2 * stride));
-      lanes.store(d, hn::Add(sum, lanes.load(d, first + 3 * stride)), to + c);
-    });
-  for (; r < rows; ++r) Add(to, x + r * stride, columns, to);
 }
 
 /// The sum of f(d, x, y) of the numbers widened to double; f of zeros is 0, which lanes behind the end add.
@@ -165,10 +143,16 @@ template <class T> void Sign(const T* x, const T* y, T factor, int64_t n, T* out
 }
 
 template <class T> const ElementwiseKernels<T>* Table() {
-  static constexpr ElementwiseKernels<T> kTable{
-      Add<T>,        Multiply<T>, Scale<T>,        AddScaled<T>,         Drop<T>,
-      AddRows<T>,    AddWide,     SumOfSquares<T>, SquaredDifference<T>, AbsoluteDifferences<T>,
-      Difference<T>, Sign<T>};
+  static constexpr ElementwiseKernels<T> kTable{Add<T>,
+                                                Multiply<T>,
+                                                Scale<T>,
+                                                Drop<T>,
+                                                AddWide,
+                                                SumOfSquares<T>,
+                                                SquaredDifference<T>,
+                                                AbsoluteDifferences<T>,
+                                                Difference<T>,
+                                                Sign<T>};
   return &kTable;
 }
 

@@ -8,11 +8,8 @@ template <class T> struct ElementwiseKernels {
   void (*add)(const T* x, const T* y, int64_t n, T* out);       ///< x + y
   void (*multiply)(const T* x, const T* y, int64_t n, T* out);  ///< x y
   void (*scale)(const T* x, T factor, int64_t n, T* out);       ///< x factor
-  void (*add_scaled)(const T* x, T factor, int64_t n, T* to);   ///< to += x factor
   /// x factor where bit c % 64 of keep[c / 64] is set, else +0.
   void (*drop)(const T* x, const uint64_t* keep, T factor, int64_t n, T* out);
-  /// to[c] += the sum of x[r][c] over rows in order.   x {rows, columns}
-  void (*add_rows)(const T* x, int64_t stride, int rows, int64_t columns, T* to);
   /// to[c] += x[c], exactly widened.
   void (*add_wide)(const T* x, int64_t n, double* to);
 

@@ -69,7 +69,7 @@ void backward(const View<const int32_t>& ids, const View<const void>& dout, cons
 
 void fill_with_zeros(const View<void>& v, const Call& call) {
   parallel(call, v.shape[0],
-           [&](int64_t row) { std::memset(element(v, row, 0), 0, size_t(v.shape[1]) * size_of(v.dtype)); });
+           [&](int64_t row) { std::memset(at(v, row, 0), 0, size_t(v.shape[1]) * size_of(v.dtype)); });
 }
 
 }  // namespace
@@ -81,14 +81,14 @@ void embedding_forward(View<const void> table, View<const int32_t> ids, View<voi
   check::matrix(caller, "out", out, rows, dim);
   with_arithmetic(caller.arithmetic, [&]<class T>(T*) {
     for_pieces(call, Grid(out), [&](int64_t row, int64_t column, int64_t n) {
-      const void* from = element(table, ids(row), column);
+      const void* from = at(table, ids(row), column);
       if (table.dtype == out.dtype) {
-        std::memcpy(element(out, row, column), from, size_t(n) * size_of(out.dtype));
+        std::memcpy(at(out, row, column), from, size_t(n) * size_of(out.dtype));
         return;
       }
       T wide[kPiece];
       const Block<const T> numbers = read(table, ids(row), column, 1, n, wide);
-      kernels::row_kernels<T>().store(numbers.data, 0, 1, int(n), element(out, row, column), out.dtype, 0, 1);
+      kernels::row_kernels<T>().store(numbers.data, 0, 1, int(n), at(out, row, column), out.dtype, 0, 1);
     });
   });
 }

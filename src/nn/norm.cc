@@ -2,7 +2,7 @@
 
 #include "kernels/norm.h"
 #include "nn/check.h"
-#include "nn/column_sums.h"
+#include "nn/row_runs.h"
 
 namespace qkv::nn {
 namespace {

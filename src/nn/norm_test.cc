@@ -1,6 +1,5 @@
 #include "nn/norm.h"
 
-#include "nn/column_sums.h"
 #include "nn/test_support.h"
 
 namespace qkv::nn::testing {
@@ -217,27 +216,6 @@ TEST(Norm, NamesWhatIsWrong) {
       }),
       "layer_norm_forward: mean has type float64, expected float32, float16 or bfloat16; float64 goes with float64 "
       "alone, convert one of them");
-}
-
-TEST(ColumnSums, AreSumsForEveryTypeAndThreads) {
-  each_instruction_set([](const std::string& set) {
-    for (const DType type : kTypes)
-      for (const int64_t rows : {0, 1, 31, 700}) {
-        const Tensor x = Tensor(type, {rows, 129}, Placement::kGaps).normal(4);
-        const Tensor sums = same_for_any_threads([&](const Call& call) {
-          Tensor s = Tensor(type, {129}).fill(1);
-          column_sums(x.view(), s.view(), Into::kAdd, call);
-          return s;
-        });
-        for (int64_t c = 0; c < 129; ++c) {
-          double expected = 1, size = 1;
-          for (int64_t r = 0; r < rows; ++r) expected += x.get(r, c), size += std::abs(x.get(r, c));
-          EXPECT_NEAR(sums.get(c), expected,
-                      rounding(type) * std::abs(expected) + 3 * rounding(arithmetic(type)) * size)
-              << name(type) << " " << rows << " " << set;
-        }
-      }
-  });
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ template <class T, class F> void for_step(const Step& step, const Call& call, co
     T wide[kPiece];
     T* p = place<T>(parameters, 0, first, n, nullptr).data;
     f(p, read(gradient, 0, first, 1, n, wide).data, first, n);
-    if (copy) kernels::row_kernels<T>().store(p, 0, 1, int(n), element(copy, 0, first), copy.dtype, 0, 1);
+    if (copy) kernels::row_kernels<T>().store(p, 0, 1, int(n), at(copy, 0, first), copy.dtype, 0, 1);
   });
 }
 

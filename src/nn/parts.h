@@ -18,17 +18,22 @@ struct Part {
 };
 
 /// The address of an element.
-template <class Void> Void* at(const detail::ErasedView<Void>& v, int64_t a, int64_t b = 0) {
+template <class Void> Void* at(const qkv::detail::ErasedView<Void>& v, int64_t a, int64_t b = 0) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
   return static_cast<Byte*>(v.data) + v.offset(a, b) * int64_t(size_of(v.dtype));
+}
+
+/// How many work items may run at the same time.
+inline int at_once(const Call& call, int64_t items) {
+  Executor& executor = call.executor ? *call.executor : default_executor();
+  return int(std::min<int64_t>(executor.concurrency(), items));
 }
 
 /// Runs f(item, scratch) for every item; `bytes` of scratch are the item's own while it runs.
 template <class F> void parallel_with_scratch(const Call& call, int64_t items, size_t bytes, F f) {
   if (bytes == 0) return parallel(call, items, [&](int64_t item) { f(item, static_cast<void*>(nullptr)); });
   WorkspaceOf workspace(call);
-  Executor& executor = call.executor ? *call.executor : default_executor();
-  workspace.impl().prepare_leases(int(std::min<int64_t>(executor.concurrency(), items)), bytes);
+  workspace.impl().prepare_leases(at_once(call, items), bytes);
   parallel(call, items, [&](int64_t item) {
     const Workspace::Impl::Lease lease(workspace.impl(), bytes);
     f(item, lease.data());

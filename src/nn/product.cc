@@ -79,7 +79,7 @@ template <class T> struct ProductCall {
     p.panels = panels;
     p.first = part.first;
     p.last = part.last;
-    p.add = epilogue.update == Update::kAdd;
+    p.add = epilogue.into == Into::kAdd;
     take_x(p, s, first_row);
     if (epilogue.bias) take_bias(p, s, first_column, columns);
     void* out = at(y, first_row, first_column);

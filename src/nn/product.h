@@ -9,16 +9,11 @@
 
 #include "core/workspace.h"
 #include "kernels/product.h"
+#include "nn/into.h"
 #include "qkv/executor.h"
 #include "qkv/view.h"
 
 namespace qkv::nn {
-
-/// What becomes of the numbers that an output holds already.
-enum class Update : uint8_t {
-  kWrite,  ///< they are replaced, and not read
-  kAdd     ///< the result is added to them
-};
 
 /// A matrix B {rows, columns} in the order in which products read it. Rows are summed over, columns are those of the result.
 /// Owns its memory; packing a matrix of no greater size again allocates nothing.
@@ -46,7 +41,7 @@ template <class T> class PackedMatrix {
 /// What is added to a product.
 struct Epilogue {
   View<const void> bias{};  ///< {columns}, or absent; of the type of x, y or T
-  Update update = Update::kWrite;
+  Into into = Into::kWrite;
 };
 
 /// y[m][n] = sum over k of x[m][k] * B[k][n] (+ bias[n]) (+ y[m][n])
@@ -63,10 +58,10 @@ void product(View<const void> x, const PackedMatrix<T>& b, View<void> y, const E
 /// Chunks of 256 rows are summed from +0 like an element of product(), and added to dw in their order. So parts of a batch
 /// give the bits of the whole, where they begin at multiples of 256 rows.
 /// Throws ShapeError, DtypeError, Cancelled. O(M * N * K).
-void product_transposed(View<const void> dy, View<const void> x, View<void> dw, Update update, const Call& call = {});
+void product_transposed(View<const void> dy, View<const void> x, View<void> dw, Into into, const Call& call = {});
 
 /// db[n] (+)= sum over m of dy[m][n]: the gradient of a bias. dy {M, N}: contiguous columns; db {N}: float32 or float64, any
 /// stride. Chunks of 256 rows as in product_transposed(). Throws ShapeError, DtypeError, Cancelled. O(M * N).
-void column_sums(View<const void> dy, View<void> db, Update update, const Call& call = {});
+void column_sums(View<const void> dy, View<void> db, Into into, const Call& call = {});
 
 }  // namespace qkv::nn

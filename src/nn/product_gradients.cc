@@ -7,6 +7,7 @@
 #include "nn/check_matrix.h"
 #include "nn/parts.h"
 #include "nn/product.h"
+#include "nn/rows.h"
 
 namespace qkv::nn {
 namespace {
@@ -16,18 +17,6 @@ constexpr int64_t kPitch = kChunk + 8;  // panels that begin 4096 bytes apart wo
 constexpr int64_t kBlockRows = 48, kBlockColumns = 256;  // of dw, that one item makes
 constexpr int64_t kElementsOfChunks = int64_t{1} << 20;  // of x, packed at once
 constexpr int64_t kColumnsOfSums = 64;
-
-/// T numbers of a block, those of the tensor itself or widened into scratch {rows, columns}.
-template <class T> struct Block {
-  const T* data;
-  int64_t stride;
-  Block(View<const void> v, int64_t row, int64_t column, int rows, int columns, T* scratch) {
-    const void* from = at(v, row, column);
-    data = scratch ? scratch : static_cast<const T*>(from);
-    stride = scratch ? columns : v.strides[0];
-    if (scratch) kernels::row_kernels<T>().load(from, v.dtype, v.strides[0], 1, rows, columns, scratch, columns);
-  }
-};
 
 /// to {rows, columns} (+)= from, in the type of `to`.
 template <class T>
@@ -48,8 +37,8 @@ void update_rows(const T* from, int64_t stride, int64_t rows, int64_t columns, c
 /// dw in blocks, each made by one item. x is packed before, by all threads, for as many chunks as fit a bound.
 template <class T> class WeightGradient {
  public:
-  WeightGradient(View<const void> dy, View<const void> x, View<void> dw, Update update, const Call& call)
-      : dy_(dy), x_(x), dw_(dw), add_(update == Update::kAdd), call_(call), workspace_(call) {
+  WeightGradient(View<const void> dy, View<const void> x, View<void> dw, Into into, const Call& call)
+      : dy_(dy), x_(x), dw_(dw), add_(into == Into::kAdd), call_(call), workspace_(call) {
     const int64_t n = dw.shape[0], k = dw.shape[1];
     panels_ = {kernels_.vector, k};
     block_rows_ = round_up(ceil_div(n, ceil_div(n, kBlockRows)), kernels_.slab);
@@ -104,7 +93,7 @@ template <class T> class WeightGradient {
   /// Rows [row, row + kChunk) of x into these panels.
   void pack(int64_t row, const Part& panels, T* wide, T* packed) const {
     const int64_t first = panels_.first_column(panels.first), end = panels_.columns_before(panels.last);
-    const Block<T> in(x_, row, first, int(depth_at(row)), int(end - first), x_.dtype == kDType<T> ? nullptr : wide);
+    const Block<const T> in = read<T>(x_, row, first, int(depth_at(row)), end - first, wide);
     for (int64_t i = panels.first; i < panels.last;) {  // panels of equal width at once
       const int64_t column = panels_.first_column(i), width = panels_.first_column(i + 1) - column;
       int64_t next = i + 1;
@@ -123,7 +112,7 @@ template <class T> class WeightGradient {
     p.rows = std::min(block_rows_, dw_.shape[0] - n);
     p.depth = depth_at(row);
     p.pitch = kPitch;
-    const Block<T> out(dy_, row, n, int(p.depth), int(p.rows), s.dy);
+    const Block<const T> out = read<T>(dy_, row, n, int(p.depth), p.rows, s.dy);
     kernels_.pack_slabs(out.data, out.stride, p.depth, p.rows, kernels_.slab, s.slabs, kPitch);
     p.x = s.slabs;
     p.b = packed;
@@ -149,13 +138,13 @@ template <class T> class WeightGradient {
 };
 
 template <class T>
-void weight_gradient(View<const void> dy, View<const void> x, View<void> dw, Update update, const Call& call) {
+void weight_gradient(View<const void> dy, View<const void> x, View<void> dw, Into into, const Call& call) {
   check_computes_in<T>("product_transposed", "dy", dy);
   check_computes_in<T>("product_transposed", "x", x);
-  WeightGradient<T>(dy, x, dw, update, call).run();
+  WeightGradient<T>(dy, x, dw, into, call).run();
 }
 
-template <class T> void bias_gradient(View<const void> dy, View<void> db, Update update, const Call& call) {
+template <class T> void bias_gradient(View<const void> dy, View<void> db, Into into, const Call& call) {
   check_computes_in<T>("column_sums", "dy", dy);
   const kernels::ProductKernels<T>& kernels = kernels::product_kernels<T>();
   const int64_t n = db.shape[0], items = ceil_div(n, kColumnsOfSums);
@@ -166,17 +155,17 @@ template <class T> void bias_gradient(View<const void> dy, View<void> db, Update
     for (int64_t m = 0; m < dy.shape[0]; m += kChunk) {
       stop_point(call.stop);
       const int64_t rows = std::min(kChunk, dy.shape[0] - m);
-      const Block<T> block(dy, m, first, int(rows), int(columns), static_cast<T*>(memory));
+      const Block<const T> block = read<T>(dy, m, first, int(rows), columns, static_cast<T*>(memory));
       T sums[kColumnsOfSums];
       kernels.column_sums(block.data, block.stride, rows, columns, sums);
-      update_rows(sums, 1, columns, 1, to, first, 0, update == Update::kAdd || m > 0);
+      update_rows(sums, 1, columns, 1, to, first, 0, into == Into::kAdd || m > 0);
     }
   });
 }
 
 /// What the sums of no rows leave.
-void update_with_zeros(View<void> to, Update update) {
-  if (update == Update::kAdd) return;
+void update_with_zeros(View<void> to, Into into) {
+  if (into == Into::kAdd) return;
   const double zero = 0;
   for (int64_t r = 0; r < to.shape[0]; ++r)
     for (int64_t c = 0; c < to.shape[1]; ++c) update_rows(&zero, 1, 1, 1, to, r, c, false);
@@ -184,7 +173,7 @@ void update_with_zeros(View<void> to, Update update) {
 
 }  // namespace
 
-void product_transposed(View<const void> dy, View<const void> x, View<void> dw, Update update, const Call& call) {
+void product_transposed(View<const void> dy, View<const void> x, View<void> dw, Into into, const Call& call) {
   constexpr const char* kName = "product_transposed";
   const std::array<int64_t, 2> out{dy.shape[0], dy.shape[1]}, in{dy.shape[0], x.shape[1]};
   const std::array<int64_t, 2> weights{dy.shape[1], x.shape[1]};
@@ -196,12 +185,12 @@ void product_transposed(View<const void> dy, View<const void> x, View<void> dw, 
   check_contiguous_columns(kName, "x", x);
   check_contiguous_columns(kName, "dw", dw);
   if (dw.size() == 0) return;
-  if (dy.shape[0] == 0) return update_with_zeros(dw, update);
-  if (dy.dtype == DType::kFloat64) weight_gradient<double>(dy, x, dw, update, call);
-  else weight_gradient<float>(dy, x, dw, update, call);
+  if (dy.shape[0] == 0) return update_with_zeros(dw, into);
+  if (dy.dtype == DType::kFloat64) weight_gradient<double>(dy, x, dw, into, call);
+  else weight_gradient<float>(dy, x, dw, into, call);
 }
 
-void column_sums(View<const void> dy, View<void> db, Update update, const Call& call) {
+void column_sums(View<const void> dy, View<void> db, Into into, const Call& call) {
   constexpr const char* kName = "column_sums";
   const std::array<int64_t, 2> rows{dy.shape[0], dy.shape[1]};
   check_shape(kName, "dy", dy, Layout(rows));
@@ -209,9 +198,9 @@ void column_sums(View<const void> dy, View<void> db, Update update, const Call& 
   check_gradient_type(kName, "db", db);
   check_contiguous_columns(kName, "dy", dy);
   if (db.size() == 0) return;
-  if (dy.shape[0] == 0) return update_with_zeros(db, update);
-  if (dy.dtype == DType::kFloat64) bias_gradient<double>(dy, db, update, call);
-  else bias_gradient<float>(dy, db, update, call);
+  if (dy.shape[0] == 0) return update_with_zeros(db, into);
+  if (dy.dtype == DType::kFloat64) bias_gradient<double>(dy, db, into, call);
+  else bias_gradient<float>(dy, db, into, call);
 }
 
 }  // namespace qkv::nn

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "nn/product.h"
+#include "nn/test_support.h"
 #include "qkv/error.h"
 #include "tests/support/compare.h"
 #include "tests/support/message.h"
@@ -66,7 +67,7 @@ TYPED_TEST(Gradients, OfWeightsAreWithinTheBoundOfASumInOrder) {
       const Problem p(s, kDType<TypeParam>, kDType<TypeParam>);
       Tensor dw = p.dw;
       const View<const TypeParam> dy = p.dy.as<TypeParam>(), x = p.x.as<TypeParam>();
-      product_transposed(dy, x, dw.view(), Update::kAdd);
+      product_transposed(dy, x, dw.view(), Into::kAdd);
       dw.each([&](int64_t n, int64_t k, int64_t, int64_t) {
         long double sum = p.dw.get(n, k), magnitude = std::fabs(sum);
         for (int64_t m = 0; m < s.m; ++m) {
@@ -87,7 +88,7 @@ template <class T, class G> void expect_chunks(Placement placement) {
     for (const Size s : kSizes) {
       const Problem p(s, kDType<T>, kDType<G>, placement);
       Tensor dw = p.dw, expected = p.dw;
-      product_transposed(p.dy.view(), p.x.view(), dw.view(), Update::kAdd);
+      product_transposed(p.dy.view(), p.x.view(), dw.view(), Into::kAdd);
       expected.fill([&](int64_t n, int64_t k, int64_t, int64_t) { return p.chunks<T, G>(n, k); });
       ASSERT_TRUE(same_bits(dw.view(), expected.view())) << name << ' ' << s.m << ' ' << s.n << ' ' << s.k;
     }
@@ -106,8 +107,8 @@ TEST(WeightGradients, ReplaceWhatWasThere) {
     Tensor written = p.dw, added = p.dw;
     written.poison();
     added.fill(0);
-    product_transposed(p.dy.view(), p.x.view(), written.view(), Update::kWrite);
-    product_transposed(p.dy.view(), p.x.view(), added.view(), Update::kAdd);
+    product_transposed(p.dy.view(), p.x.view(), written.view(), Into::kWrite);
+    product_transposed(p.dy.view(), p.x.view(), added.view(), Into::kAdd);
     EXPECT_TRUE(same_bits(written.view(), added.view()));
   }
 }
@@ -115,10 +116,10 @@ TEST(WeightGradients, ReplaceWhatWasThere) {
 TEST(WeightGradients, OfNoRowsAreZero) {
   Problem p({0, 5, 3}, DType::kFloat32, DType::kFloat64);
   const Tensor before = p.dw;
-  product_transposed(p.dy.view(), p.x.view(), p.dw.view(), Update::kAdd);
+  product_transposed(p.dy.view(), p.x.view(), p.dw.view(), Into::kAdd);
   EXPECT_TRUE(same_bits(before.view(), p.dw.view()));
-  product_transposed(p.dy.view(), p.x.view(), p.dw.view(), Update::kWrite);
-  column_sums(p.dy.view(), p.db.view(), Update::kWrite);
+  product_transposed(p.dy.view(), p.x.view(), p.dw.view(), Into::kWrite);
+  column_sums(p.dy.view(), p.db.view(), Into::kWrite);
   EXPECT_TRUE(same_bits(p.dw.view(), Tensor(DType::kFloat64, {5, 3}).fill(0).view()));
   EXPECT_TRUE(same_bits(p.db.view(), Tensor(DType::kFloat64, {5}).fill(0).view()));
 }
@@ -126,12 +127,12 @@ TEST(WeightGradients, OfNoRowsAreZero) {
 TEST(WeightGradients, OfPartsThatBeginAtChunksAreThoseOfTheWhole) {
   const Problem p({1000, 70, 90}, DType::kFloat32, DType::kFloat32);
   Tensor whole = p.dw, parts = p.dw, whole_bias = p.db, bias_parts = p.db;
-  product_transposed(p.dy.view(), p.x.view(), whole.view(), Update::kAdd);
-  column_sums(p.dy.view(), whole_bias.view(), Update::kAdd);
+  product_transposed(p.dy.view(), p.x.view(), whole.view(), Into::kAdd);
+  column_sums(p.dy.view(), whole_bias.view(), Into::kAdd);
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, 512}, {512, 768}, {768, 1000}}) {
     const View<const void> dy = slice(p.dy.view(), 0, first, last);
-    product_transposed(dy, slice(p.x.view(), 0, first, last), parts.view(), Update::kAdd);
-    column_sums(dy, bias_parts.view(), Update::kAdd);
+    product_transposed(dy, slice(p.x.view(), 0, first, last), parts.view(), Into::kAdd);
+    column_sums(dy, bias_parts.view(), Into::kAdd);
   }
   EXPECT_TRUE(same_bits(whole.view(), parts.view()));
   EXPECT_TRUE(same_bits(whole_bias.view(), bias_parts.view()));
@@ -146,11 +147,11 @@ TEST(WeightGradients, HaveTheSameBitsForAnyNumberOfThreadsAndAllocateOnce) {
       Workspace workspace;
       const Call call{&pool, &workspace, {}};
       Tensor dw = p.dw;
-      product_transposed(p.dy.view(), p.x.view(), dw.view(), Update::kWrite, call);
+      product_transposed(p.dy.view(), p.x.view(), dw.view(), Into::kWrite, call);
       if (!first) first = dw;
       EXPECT_TRUE(same_bits(first.view(), dw.view())) << threads << " threads";
       const size_t held = workspace.bytes();
-      product_transposed(p.dy.view(), p.x.view(), dw.view(), Update::kWrite, call);
+      product_transposed(p.dy.view(), p.x.view(), dw.view(), Into::kWrite, call);
       EXPECT_EQ(workspace.bytes(), held);
     }
   }
@@ -164,14 +165,14 @@ TEST(WeightGradients, OfNarrowTensorsAreThoseOfWidenedOnes) {
       dy.fill([&](int64_t m, int64_t n, int64_t, int64_t) { return p.dy.get(m, n); });
       x.fill([&](int64_t m, int64_t k, int64_t, int64_t) { return p.x.get(m, k); });
       Tensor expected = p.dw, dw = p.dw, expected_db = p.db, db = p.db;
-      product_transposed(dy.view(), x.view(), expected.view(), Update::kAdd);
-      product_transposed(p.dy.view(), p.x.view(), dw.view(), Update::kAdd);
+      product_transposed(dy.view(), x.view(), expected.view(), Into::kAdd);
+      product_transposed(p.dy.view(), p.x.view(), dw.view(), Into::kAdd);
       EXPECT_TRUE(same_bits(expected.view(), dw.view())) << name;
-      product_transposed(p.dy.view(), x.view(), dw.view(), Update::kWrite);
-      product_transposed(dy.view(), x.view(), expected.view(), Update::kWrite);
+      product_transposed(p.dy.view(), x.view(), dw.view(), Into::kWrite);
+      product_transposed(dy.view(), x.view(), expected.view(), Into::kWrite);
       EXPECT_TRUE(same_bits(expected.view(), dw.view())) << name << ", x wide";
-      column_sums(dy.view(), expected_db.view(), Update::kAdd);
-      column_sums(p.dy.view(), db.view(), Update::kAdd);
+      column_sums(dy.view(), expected_db.view(), Into::kAdd);
+      column_sums(p.dy.view(), db.view(), Into::kAdd);
       EXPECT_TRUE(same_bits(expected_db.view(), db.view())) << name;
     }
   });
@@ -192,14 +193,14 @@ template <class T, class G> void expect_column_sums(Placement placement) {
     });
     each_instruction_set([&](const std::string& name) {
       Tensor db = p.db;
-      column_sums(p.dy.view(), db.view(), Update::kAdd);
+      column_sums(p.dy.view(), db.view(), Into::kAdd);
       EXPECT_TRUE(same_bits(expected.view(), db.view())) << name;
       // Every other element.
       two.fill([&](int64_t n, int64_t i, int64_t, int64_t) { return i == 0 ? p.db.get(n) : 42; });
       View<void> spread = two.view();
       spread.rank = 1;
       spread.shape[1] = 1;
-      column_sums(p.dy.view(), spread, Update::kAdd);
+      column_sums(p.dy.view(), spread, Into::kAdd);
       for (int64_t n = 0; n < s.n; ++n) {
         EXPECT_EQ(two.get(n, 0), expected.get(n));
         EXPECT_EQ(two.get(n, 1), 42);
@@ -248,8 +249,8 @@ TEST(LinearGradients, AgreeWithCentralDifferences) {
   PackedMatrix<double> b;
   b.pack(w.view());
   product(c.view(), b, dx.view());
-  product_transposed(c.view(), x.view(), dw.view(), Update::kWrite);
-  column_sums(c.view(), db.view(), Update::kWrite);
+  product_transposed(c.view(), x.view(), dw.view(), Into::kWrite);
+  column_sums(c.view(), db.view(), Into::kWrite);
   const auto f = [&] { return loss(x, w, bias, c); };
   expect_differences(x, dx, f);
   expect_differences(w, dw, f);
@@ -260,25 +261,52 @@ TEST(GradientErrors, SayWhatWasExpected) {
   Problem p({4, 5, 3}, DType::kFloat32, DType::kFloat32);
   EXPECT_EQ(
       message_of<ShapeError>([&] {
-        product_transposed(p.dy.view(), Tensor(DType::kFloat32, {3, 3}).view(), p.dw.view(), Update::kAdd);
+        product_transposed(p.dy.view(), Tensor(DType::kFloat32, {3, 3}).view(), p.dw.view(), Into::kAdd);
       }),
       "product_transposed: x has shape {3, 3}, expected {4, 3}; reshape it, or pass the tensor that belongs here");
   EXPECT_EQ(
       message_of<ShapeError>([&] {
-        product_transposed(p.dy.view(), p.x.view(), Tensor(DType::kFloat32, {3, 5}).view(), Update::kAdd);
+        product_transposed(p.dy.view(), p.x.view(), Tensor(DType::kFloat32, {3, 5}).view(), Into::kAdd);
       }),
       "product_transposed: dw has shape {3, 5}, expected {5, 3}; reshape it, or pass the tensor that belongs here");
   EXPECT_EQ(message_of<DtypeError>([&] {
-              product_transposed(p.dy.view(), p.x.view(), Tensor(DType::kFloat16, {5, 3}).view(), Update::kAdd);
+              product_transposed(p.dy.view(), p.x.view(), Tensor(DType::kFloat16, {5, 3}).view(), Into::kAdd);
             }),
             "product_transposed: dw has type float16, expected float32 or float64: gradients are sums; allocate it so");
   EXPECT_EQ(message_of<DtypeError>([&] {
-              product_transposed(p.dy.view(), Tensor(DType::kFloat64, {4, 3}).view(), p.dw.view(), Update::kAdd);
+              product_transposed(p.dy.view(), Tensor(DType::kFloat64, {4, 3}).view(), p.dw.view(), Into::kAdd);
             }),
             "product_transposed: x has type float64, expected float32, float16 or bfloat16; convert it");
-  EXPECT_EQ(message_of<ShapeError>([&] { column_sums(p.dy.view(), p.dw.view(), Update::kAdd); }),
+  EXPECT_EQ(message_of<ShapeError>([&] { column_sums(p.dy.view(), p.dw.view(), Into::kAdd); }),
             "column_sums: db has shape {5, 3}, expected {5}; reshape it, or pass the tensor that belongs here");
 }
 
 }  // namespace
 }  // namespace qkv::nn
+
+namespace qkv::nn::testing {
+namespace {
+
+TEST(ColumnSums, AreSumsForEveryTypeAndThreads) {
+  each_instruction_set([](const std::string& set) {
+    for (const DType type : kTypes)
+      for (const int64_t rows : {0, 1, 31, 700}) {
+        const Tensor x = Tensor(type, {rows, 129}, Placement::kGaps).normal(4);
+        const Tensor sums = same_for_any_threads([&](const Call& call) {
+          Tensor s = Tensor(arithmetic(type), {129}).fill(1);
+          column_sums(x.view(), s.view(), Into::kAdd, call);
+          return s;
+        });
+        for (int64_t c = 0; c < 129; ++c) {
+          double expected = 1, size = 1;
+          for (int64_t r = 0; r < rows; ++r) expected += x.get(r, c), size += std::abs(x.get(r, c));
+          EXPECT_NEAR(sums.get(c), expected,
+                      rounding(type) * std::abs(expected) + 3 * rounding(arithmetic(type)) * size)
+              << name(type) << " " << rows << " " << set;
+        }
+      }
+  });
+}
+
+}  // namespace
+}  // namespace qkv::nn::testing

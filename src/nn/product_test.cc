@@ -81,7 +81,7 @@ TYPED_TEST(Products, AreWithinTheBoundOfASumInOrder) {
       Tensor y = p.y;
       PackedMatrix<TypeParam> b;
       b.pack(p.b.view());
-      product(p.x.view(), b, y.view(), {p.bias.view(), Update::kAdd});
+      product(p.x.view(), b, y.view(), {p.bias.view(), Into::kAdd});
       y.each([&](int64_t m, int64_t n, int64_t, int64_t) {
         long double magnitude = 0;
         const long double exact = p.template exact<TypeParam>(m, n, &magnitude);
@@ -100,7 +100,7 @@ TYPED_TEST(Products, AreChainsOfFusedMultiplyAddsThenBiasThenTheOldValue) {
       Tensor y = p.y, expected = p.y;
       PackedMatrix<TypeParam> b;
       b.pack(p.b.view());
-      product(p.x.view(), b, y.view(), {p.bias.view(), Update::kAdd});
+      product(p.x.view(), b, y.view(), {p.bias.view(), Into::kAdd});
       expected.fill([&](int64_t m, int64_t n, int64_t, int64_t) { return p.template chain<TypeParam>(m, n); });
       ASSERT_TRUE(same_bits(y.view(), expected.view())) << name << ' ' << s.m << 'x' << s.n << 'x' << s.k;
     }
@@ -159,8 +159,8 @@ TYPED_TEST(Products, TouchNothingOutsideTheirTensors) {
         Tensor expected = p.y;
         PackedMatrix<TypeParam> b;
         b.pack(w.view());
-        product(x.view(), b, y.view(), {bias.view(), Update::kWrite});
-        product(p.x.view(), b, expected.view(), {p.bias.view(), Update::kWrite});
+        product(x.view(), b, y.view(), {bias.view(), Into::kWrite});
+        product(p.x.view(), b, expected.view(), {p.bias.view(), Into::kWrite});
         EXPECT_TRUE(same_bits(y.view(), expected.view()));
       }
     }
@@ -218,17 +218,17 @@ TEST(NarrowProducts, AreProductsOfWidenedNumbersRoundedOnce) {
         Tensor expected = widened(narrow.y), y = narrow.y, rounded = narrow.y;
         PackedMatrix<float> b, exchanged_b;
         b.pack(widened(narrow.b).view());
-        product(widened(narrow.x).view(), b, expected.view(), {widened(narrow.bias).view(), Update::kAdd});
+        product(widened(narrow.x).view(), b, expected.view(), {widened(narrow.bias).view(), Into::kAdd});
         rounded.fill([&](int64_t m, int64_t n, int64_t, int64_t) { return expected.get(m, n); });
         b.pack(narrow.b.view());
-        product(narrow.x.view(), b, y.view(), {narrow.bias.view(), Update::kAdd});
+        product(narrow.x.view(), b, y.view(), {narrow.bias.view(), Into::kAdd});
         EXPECT_TRUE(same_bits(rounded.view(), y.view())) << name << ' ' << qkv::name(type);
 
         Tensor w(type, {s.n, s.k});
         w.fill([&](int64_t n, int64_t k, int64_t, int64_t) { return narrow.b.get(k, n); });
         exchanged_b.pack(exchanged(std::as_const(w).view()));
         y = narrow.y;
-        product(narrow.x.view(), exchanged_b, y.view(), {narrow.bias.view(), Update::kAdd});
+        product(narrow.x.view(), exchanged_b, y.view(), {narrow.bias.view(), Into::kAdd});
         EXPECT_TRUE(same_bits(rounded.view(), y.view())) << name << ' ' << qkv::name(type) << " {out, in}";
       }
     }

@@ -9,12 +9,11 @@
 #include "core/parallel.h"
 #include "core/workspace.h"
 #include "kernels/kernels.h"
+#include "nn/into.h"
+#include "nn/parts.h"
 #include "qkv/view.h"
 
 namespace qkv::nn {
-
-/// What becomes of what an output held: overwritten, or added to.
-enum class Into : uint8_t { kWrite, kAdd };
 
 /// Rows as arrays: number c of row r is data[r * stride + c].
 template <class T> struct Block {
@@ -22,16 +21,10 @@ template <class T> struct Block {
   int64_t stride;
 };
 
-/// Element (row, column) of a matrix whose element type is known at run time.
-template <class Void> Void* element(const View<Void>& v, int64_t row, int64_t column) {
-  using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
-  return static_cast<Byte*>(v.data) + (row * v.strides[0] + column) * int64_t(size_of(v.dtype));
-}
-
 /// `rows` rows from `row` on, `columns` columns from `column` on. scratch {rows, columns} is used where the type is another.
 template <class T>
 Block<const T> read(const View<const void>& v, int64_t row, int64_t column, int rows, int64_t columns, T* scratch) {
-  const void* first = element(v, row, column);
+  const void* first = at(v, row, column);
   if (v.dtype == kDType<T>) return {static_cast<const T*>(first), v.strides[0]};
   kernels::row_kernels<T>().load(first, v.dtype, v.strides[0], 1, rows, int(columns), scratch, columns);
   return {scratch, columns};
@@ -39,13 +32,13 @@ Block<const T> read(const View<const void>& v, int64_t row, int64_t column, int 
 
 /// Where such rows of an output are to be written; then finish().
 template <class T> Block<T> place(const View<void>& v, int64_t row, int64_t column, int64_t columns, T* scratch) {
-  if (v.dtype == kDType<T>) return {static_cast<T*>(element(v, row, column)), v.strides[0]};
+  if (v.dtype == kDType<T>) return {static_cast<T*>(at(v, row, column)), v.strides[0]};
   return {scratch, columns};
 }
 template <class T>
 void finish(const View<void>& v, int64_t row, int64_t column, int rows, int64_t columns, const Block<T>& written) {
   if (v.dtype == kDType<T>) return;
-  kernels::row_kernels<T>().store(written.data, written.stride, rows, int(columns), element(v, row, column), v.dtype,
+  kernels::row_kernels<T>().store(written.data, written.stride, rows, int(columns), at(v, row, column), v.dtype,
                                   v.strides[0], 1);
 }
 
@@ -55,12 +48,6 @@ template <class T> const T* widened(const View<const void>& v, T* scratch) {
   if (v.dtype == kDType<T>) return static_cast<const T*>(v.data);
   kernels::row_kernels<T>().load(v.data, v.dtype, 0, 1, 1, int(v.size()), scratch, 0);
   return scratch;
-}
-
-/// How many work items may run at the same time.
-inline int at_once(const Call& call, int64_t items) {
-  Executor& executor = call.executor ? *call.executor : default_executor();
-  return int(std::min<int64_t>(executor.concurrency(), items));
 }
 
 /// Calls f with a null pointer to float or double.

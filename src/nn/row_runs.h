@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "core/ceil_div.h"
 #include "core/workspace.h"
@@ -48,10 +49,8 @@ void add_up_runs(const double* sums, int64_t runs, int64_t stride, int64_t from,
 }
 
 /// Sets a vector to 0, or leaves it: what a sum over no rows does.
-void add_nothing(const View<void>& into, Into how);
-
-/// sums[c] = the sum over rows of x[r][c], or that added to what `sums` {columns} holds.   x {rows, columns}, contiguous columns.
-/// The gradient of a bias. Throws ShapeError, DtypeError.
-void column_sums(View<const void> x, View<void> sums, Into, const Call& = {});
+inline void add_nothing(const View<void>& into, Into how) {
+  if (how == Into::kWrite && into.size() > 0) std::memset(into.data, 0, size_t(into.size()) * size_of(into.dtype));
+}
 
 }  // namespace qkv::nn
