@@ -2,6 +2,8 @@
 #include "nn/norm.h"
 
 #include "autograd/rows.h"
+#include "autograd/scratch.h"
+#include "nn/row_runs.h"
 #include "qkv/operations.h"
 
 namespace qkv::nn {
@@ -9,15 +11,17 @@ namespace {
 
 Variable use(Tape& tape, Parameter* p) { return p ? tape.use(*p) : Variable{}; }
 View<const void> value_of(const Variable& x) { return x ? x.value() : View<const void>{}; }
-Into into(const Variable::Sink& sink) { return sink.add ? Into::kAdd : Into::kWrite; }
 
-/// Gradients of parameters, of which all are added to or all overwritten: there is one flag for both.
+/// There is one flag for the gradients of both parameters: where one of them is added to, a new other one begins with zeros.
 NormGradients targets_of(const Variable& x, const Layout& matrix, const Variable& gain, const Variable& bias) {
   NormGradients to;
   const Variable::Sink sink = x.sink(), of_gain = gain.sink(), of_bias = bias.sink();
   to.dx = rows_if(sink.view, matrix), to.dx_into = into(sink);
   to.dgain = of_gain.view, to.dbias = of_bias.view;
-  to.parameters_into = of_gain.view ? into(of_gain) : into(of_bias);
+  if (!of_gain.add && !of_bias.add) return to;
+  to.parameters_into = Into::kAdd;
+  for (const Variable::Sink& fresh : {of_gain, of_bias})
+    if (fresh.view && !fresh.add) add_nothing(fresh.view, Into::kWrite);
   return to;
 }
 

@@ -115,6 +115,13 @@ void add_rows(std::vector<Operation>& all) {
                  {{9}, {9}}});
   all.push_back(
       {"rms_norm", {{5, 9}}, [](Tape& t, const Given& g) { return rms_norm(t, g.x[0], &g.p[0], 1e-3); }, {{9}}});
+  all.push_back({"norms_that_share_a_gain",
+                 {{5, 9}},
+                 [](Tape& t, const Given& g) {
+                   const Variable y = layer_norm(t, g.x[0], &g.p[0], &g.p[1], 1e-3);
+                   return layer_norm(t, y, &g.p[0], &g.p[2], 1e-3);
+                 },
+                 {{9}, {9}, {9}}});
   all.push_back({"norm_twice",
                  {{5, 9}},
                  [](Tape& t, const Given& g) { return rms_norm(t, rms_norm(t, g.x[0], &g.p[0], 1e-3), &g.p[0], 1e-3); },
