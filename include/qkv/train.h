@@ -35,6 +35,9 @@ class QKV_EXPORT Task {
   virtual int64_t batch_tokens() const = 0;
 };
 
+/// All parameters of a task, in the order in which it shows them.
+QKV_EXPORT std::vector<NamedParameter> parameters_of(Task&);
+
 struct TrainOptions {
   int64_t steps = 1000;
   int64_t batches = 1;  ///< whose gradients are added up for a step

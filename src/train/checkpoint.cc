@@ -8,6 +8,7 @@
 
 #include "qkv/error.h"
 #include "qkv/io.h"
+#include "qkv/parameters.h"
 
 namespace qkv::nn {
 namespace {
@@ -29,12 +30,6 @@ Json settings_of(const TrainOptions& o) {
             o.optimiser.momentum, o.optimiser.is_nesterov}}};
 }
 
-std::vector<NamedTensor> parameters(Task& task) {
-  std::vector<NamedTensor> all;
-  task.visit([&](const std::string& name, Parameter& p) { all.push_back({name, p.value.view()}); });
-  return all;
-}
-
 std::string shape_of(const Array& a) {
   std::string text = "{";
   for (const int64_t n : a.shape()) text += (text.size() > 1 ? ", " : "") + std::to_string(n);
@@ -50,11 +45,11 @@ void fill(const Safetensors& file, const std::string& path, const std::string& n
 }
 
 void fill_parameters(const Safetensors& file, const std::string& path, Task& task) {
-  task.visit([&](const std::string& name, Parameter& p) {
+  for (const auto& [name, p] : parameters_of(task)) {
     if (!file.contains(name)) throw FileError(fmt::format("{} has no {}: it is of another model", path, name));
-    fill(file, path, name, p.value);
-    p.changed();
-  });
+    fill(file, path, name, p->value);
+    p->changed();
+  }
 }
 
 const std::string& text_of(const Safetensors& file, const std::string& path, const char* key) {
@@ -78,7 +73,7 @@ std::string best_checkpoint(const std::string& folder) { return folder + "/best.
 
 void save_training(const std::string& path, Task& task, Optimiser& optimiser, const TrainingState& state,
                    const TrainOptions& options) {
-  std::vector<NamedTensor> tensors = parameters(task);
+  std::vector<NamedTensor> tensors = tensors_of(parameters_of(task));
   optimiser.visit_state([&](const std::string& name, Array& a) { tensors.push_back({kOptimiser + name, a.view()}); });
   const Json training{{"settings", settings_of(options)},
                       {"step", state.step},
@@ -91,7 +86,7 @@ void save_training(const std::string& path, Task& task, Optimiser& optimiser, co
 }
 
 void save_model(const std::string& path, Task& task, const Metrics& metrics) {
-  write_safetensors(path, parameters(task),
+  write_safetensors(path, tensors_of(parameters_of(task)),
                     {{kConfiguration, task.configuration()}, {"qkv.metrics", Json(metrics).dump()}});
 }
 

@@ -16,6 +16,12 @@ namespace qkv::nn {
 
 Task::~Task() = default;
 
+std::vector<NamedParameter> parameters_of(Task& task) {
+  std::vector<NamedParameter> all;
+  task.visit([&](const std::string& name, Parameter& p) { all.push_back({name, &p}); });
+  return all;
+}
+
 namespace {
 
 // Loss scaling as in Micikevicius et al. 2018, "Mixed precision training", 3.2.
@@ -34,20 +40,13 @@ void check(const TrainOptions& o) {
   o.schedule.at(0);
 }
 
-std::vector<NamedParameter> parameters_of_task(Task& task) {
-  std::vector<NamedParameter> all;
-  task.visit([&](const std::string& name, Parameter& p) { all.push_back({name, &p}); });
-  if (all.empty()) option_error("train: the task has no parameters");
-  return all;
-}
-
 /// One training, from its beginning or from where another one stopped.
 class Run {
  public:
   Run(Task& task, const TrainOptions& options)
       : task_(task),
         options_(options),
-        parameters_(parameters_of_task(task)),
+        parameters_(parameters_of(task)),
         optimiser_(parameters_, options.optimiser),
         tape_({.call = {.executor = options.call.executor, .workspace = workspace()},
                .seed = options.seed,
@@ -55,6 +54,7 @@ class Run {
         quiet_({.call = {.executor = options.call.executor, .workspace = workspace()},
                 .training = false,
                 .storage = options.storage}) {
+    if (parameters_.empty()) option_error("train: the task has no parameters");
     if (options.storage == DType::kFloat16) state_.loss_scale = kFirstLossScale;
     if (options.folder.empty()) return;
     std::error_code failure;

@@ -28,15 +28,16 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, V& value,
       ->trigger_on_parse();
 }
 
-/// For check(): a whole number of 0 or more.
-inline CLI::Validator not_negative() {
-  return {[](std::string& text) {
+/// For check(): a whole number of so much or more.
+inline CLI::Validator at_least(long long least) {
+  return {[least](std::string& text) {
             long long value = 0;
-            return CLI::detail::lexical_cast(text, value) && value >= 0
+            return CLI::detail::lexical_cast(text, value) && value >= least
                        ? std::string()
-                       : fmt::format("expected a whole number of 0 or more, got '{}'", text);
+                       : fmt::format("expected a whole number of {} or more, got '{}'", least, text);
           },
           ""};
 }
+inline CLI::Validator not_negative() { return at_least(0); }
 
 }  // namespace qkv::cli

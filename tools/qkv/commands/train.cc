@@ -126,21 +126,11 @@ Answer train_text(Options o, Watch& watch) {
   return {summary(o, t)};
 }
 
-CLI::Validator positive() {
-  return {[](std::string& text) {
-            long long value = 0;
-            return CLI::detail::lexical_cast(text, value) && value >= 1
-                       ? std::string()
-                       : fmt::format("expected a whole number of 1 or more, got '{}'", text);
-          },
-          ""};
-}
-
 void add_model_options(CLI::App& command, Options& o) {
   const char* group = "Model";
   nn::LanguageModel::Options& m = o.text.model;
   const auto size = [&](const char* name, int64_t& value, const char* help) {
-    command.add_option(name, value, help)->check(positive())->capture_default_str()->type_name("N")->group(group);
+    command.add_option(name, value, help)->check(at_least(1))->capture_default_str()->type_name("N")->group(group);
   };
   size("--context", m.context, "tokens that it sees at most");
   size("--width", m.width, "numbers of a token between layers");
@@ -169,7 +159,7 @@ void add_model_options(CLI::App& command, Options& o) {
 void add_training_options(CLI::App& command, Options& o) {
   const char* group = "Training";
   const auto size = [&](const char* name, int64_t& value, const char* help) {
-    command.add_option(name, value, help)->check(positive())->capture_default_str()->type_name("N")->group(group);
+    command.add_option(name, value, help)->check(at_least(1))->capture_default_str()->type_name("N")->group(group);
   };
   size("--steps", o.train.steps, "how many steps");
   size("--batch", o.text.batch, "sequences of a batch");
